@@ -1,0 +1,172 @@
+"""What the terminal shows, and its copy in `train.log`."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Checkpoint
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+_LOG_WIDTH = 120
+
+
+class Terminal:
+    """Prints to stdout and to a log file. Everything is silent on processes other than the first.
+
+    Args:
+        path: the log file, appended to; None keeps none.
+        active: False prints nothing.
+    """
+
+    def __init__(self, path: Path | None = None, active: bool = True):
+        self.screen = Console(quiet=not active, highlight=False, soft_wrap=True)
+        self.log_file = path.open("a", encoding="utf-8") if path and active else None
+        self._log = Console(file=self.log_file, width=_LOG_WIDTH, color_system=None, highlight=False, soft_wrap=True)
+
+    @property
+    def interactive(self) -> bool:
+        return self.screen.is_terminal and not self.screen.quiet
+
+    def say(self, what: RenderableType) -> None:
+        """Shows a line or a table. Text is shown as it is: square brackets in labels are no markup."""
+        for console in (self.screen, self._log):
+            if console is self._log and self.log_file is None:
+                continue
+            console.print(what, markup=False)
+        if self.log_file:
+            self.log_file.flush()
+
+    def note(self, what: str) -> None:
+        """Writes a line to the log file only."""
+        if self.log_file:
+            self._log.print(what, markup=False)
+
+    @contextlib.contextmanager
+    def capture(self) -> Iterator[None]:
+        """Warnings and log records from libraries become lines here, each warning once."""
+        handler = _Lines(self)
+        names = ("kgc", "pytorch_lightning", "lightning.pytorch", "lightning.fabric")
+        loggers = [logging.getLogger(name) for name in names]
+        before = [(logger, logger.level, list(logger.handlers), logger.propagate) for logger in loggers]
+        for logger in loggers:
+            logger.handlers, logger.propagate = [handler], False
+            logger.setLevel(logging.INFO if logger.name == "kgc" else logging.WARNING)
+        show = warnings.showwarning
+        warnings.showwarning = lambda message, *_, **__: self.say(f"warning: {message}")
+        try:
+            with warnings.catch_warnings():
+                # Lightning's call into torch, nothing a user could change.
+                warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+                yield
+        finally:
+            warnings.showwarning = show
+            for logger, level, handlers, propagate in before:
+                logger.setLevel(level)
+                logger.handlers, logger.propagate = handlers, propagate
+
+    def close(self) -> None:
+        if self.log_file:
+            self.log_file.close()
+            self.log_file = None
+
+
+class _Lines(logging.Handler):
+    def __init__(self, terminal: Terminal):
+        super().__init__()
+        self.terminal = terminal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        prefix = "warning: " if record.levelno >= logging.WARNING else ""
+        self.terminal.say(f"{prefix}{record.getMessage()}")
+
+
+class ProgressLine(Checkpoint):
+    """One bar over all epochs with loss, valid MRR and its best, examples per second and time left; plain lines, one a
+    validation, when the output is no terminal.
+
+    Args:
+        terminal: where it is shown.
+    """
+
+    def __init__(self, terminal: Terminal):
+        self.terminal = terminal
+        self.best = 0.0
+        self._valid = ""
+        self._bar: Progress | None = None
+        self._ranked = 0.0
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if self.terminal.interactive:
+            self._bar = self._progress()
+            self._task = self._bar.add_task(
+                "train", total=trainer.max_epochs, completed=trainer.current_epoch, status=""
+            )
+
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        row = module.history[-1]
+        words = [f"loss {row['train/loss']:.4f}"]
+        if "valid/mrr" in row:
+            self.best = max(self.best, row["valid/mrr"])
+            self._valid = f"valid MRR {row['valid/mrr']:.4f} (best {self.best:.4f})"
+        words += [self._valid] if self._valid else []
+        words.append(f"{row['train/examples_per_second']:,.0f} examples/s")
+        status = "  ".join(words)
+        if self._bar:
+            self._bar.update(self._task, completed=row["epoch"], status=status)
+        elif "valid/mrr" in row or row["epoch"] == trainer.max_epochs:
+            self.terminal.say(f"epoch {row['epoch']}/{trainer.max_epochs}  {status}")
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._close()
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        self._close()
+
+    def on_test_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._ranked = time.monotonic()
+        if self.terminal.interactive:
+            self._bar = self._progress()
+            total = sum(len(targets) for _, targets, _ in trainer.test_dataloaders)
+            self._task = self._bar.add_task("rank", total=total, status="")
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if self._bar:
+            self._bar.advance(self._task, len(batch[1]))
+            rate = self._bar.tasks[0].completed / max(1e-9, time.monotonic() - self._ranked)
+            self._bar.update(self._task, status=f"{rate:,.0f} queries/s")
+
+    def on_test_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._close()
+
+    def _progress(self) -> Progress:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.status}"),
+        )
+        bar = Progress(*columns, console=self.terminal.screen, transient=True)
+        bar.start()
+        return bar
+
+    def _close(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None

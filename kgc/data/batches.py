@@ -1,0 +1,113 @@
+"""Batches drawn on the device: no worker processes, no Python per triple.
+
+Both iterables give every process the same number of batches, so that no collective call waits for ever; what one of
+them repeats to get there is harmless (a triple trained once more; a query ranked twice counts once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kgc.types import Queries, Side, Triples
+
+
+def derive_seed(*parts: int) -> int:
+    """A 63-bit seed that is a pure function of its parts, such as (seed, epoch, step, process)."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+class TripleBatches:
+    """Indices of training triples in an order that is a pure function of (seed, epoch).
+
+    Args:
+        num_triples: T.
+        batch_size: triples a process takes per step.
+        seed: of the permutation.
+        device: where the indices are wanted.
+        rank, world_size: this process and their number; each takes a slice of the same permutation.
+
+    Yields [B] int64 indices; the last batch of an epoch may be smaller. A position inside an epoch is part of
+    `state_dict`, so that a run stopped there goes on with the next batch.
+    """
+
+    def __init__(
+        self,
+        num_triples: int,
+        batch_size: int,
+        seed: int,
+        device: torch.device | str,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
+        self.num_triples = num_triples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.device = torch.device(device)
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self._start = 0
+        self._position = 0
+
+    def __len__(self) -> int:
+        own = -(-self.num_triples // self.world_size)
+        return -(-own // self.batch_size)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
+        order = torch.randperm(self.num_triples, generator=generator)
+        own = -(-self.num_triples // self.world_size)
+        mine = torch.arange(own) * self.world_size + self.rank
+        batches = order[mine % self.num_triples].to(self.device).split(self.batch_size)
+        start, self._start = self._start, 0
+        for position in range(start, len(batches)):
+            self._position = position + 1
+            yield batches[position]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self._position % len(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self._start = state["epoch"], state["position"]
+
+
+class QueryBatches:
+    """The two queries of every triple, sorted so that equal queries and equal relations lie together.
+
+    Args:
+        triples: the T triples of a split, on any device.
+        batch_size: queries per batch; a group of equal queries is not cut, so a batch may be larger.
+        rank, world_size: this process and their number.
+
+    Yields (queries, targets, index): the queries of one side with their [B] right answers and their [B] places in the
+    list of all 2T queries: triple i is i when its head is asked for, and T + i when its tail is.
+    """
+
+    def __init__(self, triples: Triples, batch_size: int, rank: int = 0, world_size: int = 1):
+        self.num_queries = 2 * len(triples)
+        batches = []
+        for side in Side:
+            queries = triples.queries(side)
+            anchor, relation = queries.anchor.cpu().numpy(), queries.relation.cpu().numpy()
+            order = np.lexsort((anchor, relation))
+            changes = (np.diff(anchor[order]) != 0) | (np.diff(relation[order]) != 0)
+            groups = np.flatnonzero(np.r_[True, changes]) if len(order) else np.zeros(0, int)
+            # A batch starts at the first group at or after each multiple of the batch size.
+            wanted = np.arange(0, len(order), batch_size)
+            starts = np.unique(groups[np.searchsorted(groups, wanted).clip(max=max(0, len(groups) - 1))])
+            for part in np.split(order, starts[1:]) if len(order) else []:
+                index = torch.from_numpy(part).to(queries.anchor.device)
+                batches.append((queries[index], triples.target(side)[index], index + side * len(triples)))
+        rounds = -(-len(batches) // world_size)
+        self.batches = [batches[(i * world_size + rank) % len(batches)] for i in range(rounds)]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Queries, Tensor, Tensor]]:
+        return iter(self.batches)

@@ -1,0 +1,64 @@
+"""Losses of a right answer against its negatives, in nats per query, always in fp32.
+
+Each takes positive [B] and negative [B, K] logits and the weights [B, K] of the negatives, which sum to 1 a query and
+are 0 for masked ones, and returns [B].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class PairwiseLoss:
+    """Interface."""
+
+    def __call__(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        return self.loss(positive.float(), negative.float(), weights.float())
+
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class Logistic(PairwiseLoss):
+    """½ [softplus(−s⁺) + Σₖ wₖ softplus(s⁻ₖ)] (Sun et al. 2019, eq. 5 and 6, with s = γ − distance).
+
+    With equal weights this is the logistic loss of Trouillon et al. 2016; with self-adversarial ones, RotatE's.
+    """
+
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        return (F.softplus(-positive) + (weights * F.softplus(negative)).sum(-1)) / 2
+
+
+class Margin(PairwiseLoss):
+    """Σₖ wₖ max(0, m + s⁻ₖ − s⁺) (Bordes et al. 2013, eq. 1).
+
+    Args:
+        margin: m, in the unit of the score.
+    """
+
+    def __init__(self, margin: float = 1.0):
+        self.margin = margin
+
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        return (weights * F.relu(self.margin + negative - positive.unsqueeze(-1))).sum(-1)
+
+
+class BinaryCrossEntropy(PairwiseLoss):
+    """Mean binary cross-entropy of one positive and n negatives, [softplus(−s⁺) + n Σₖ wₖ softplus(s⁻ₖ)] / (1 + n).
+
+    n counts the negatives with a weight above 0.
+    """
+
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        number = (weights > 0).sum(-1)
+        return (F.softplus(-positive) + number * (weights * F.softplus(negative)).sum(-1)) / (1 + number)
+
+
+class SampledCrossEntropy(PairwiseLoss):
+    """−log softmax of the positive among itself and its unmasked negatives; weights only mask (weight 0)."""
+
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        rivals = negative.masked_fill(weights == 0, -torch.inf)
+        return torch.cat([positive.unsqueeze(-1), rivals], dim=-1).logsumexp(-1) - positive

@@ -1,0 +1,139 @@
+"""The one interface of every embedding model: a query vector and a similarity.
+
+`score(queries, candidates) = similarity(query(anchor, relation, side), candidate)`. A model file writes `query` on
+vectors; look-ups, reciprocal relations, mixed sides and dropout are handled here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from kgc.errors import UserError
+from kgc.models.similarity import Similarity
+from kgc.types import Queries, Side
+
+
+class KGEModel(nn.Module):
+    """Entity and relation tables, and the scores of any queries against any candidates.
+
+    Args:
+        num_entities: E.
+        num_relations: R. With `reciprocal` the table has 2R rows, the second half for head queries.
+        dim: D, real numbers stored per entity.
+        similarity: compares query and candidate vectors.
+        relation_dim: real numbers stored per relation; D when None.
+        reciprocal: answer (?, r, t) as (t, r + R, ?) with a relation vector of its own (Lacroix et al. 2018).
+        margin: γ, the logit of distance 0; added to scores by `logits`, never in ranking (it would only round).
+        entity_dropout, relation_dropout: probability that a coordinate is zeroed in training.
+        entity_init, relation_init: fill a table in place.
+    """
+
+    def __init__(
+        self,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        similarity: Similarity,
+        entity_init: Callable[[Tensor], Tensor],
+        relation_init: Callable[[Tensor], Tensor],
+        relation_dim: int | None = None,
+        reciprocal: bool = False,
+        margin: float = 0.0,
+        entity_dropout: float = 0.0,
+        relation_dropout: float = 0.0,
+    ):
+        super().__init__()
+        if dim < 1:
+            raise UserError(f"model.dim={dim}: the width of an entity vector must be at least 1")
+        self.num_entities = num_entities
+        self.num_relations = num_relations
+        self.dim = dim
+        self.similarity = similarity
+        self.reciprocal = reciprocal
+        self.margin = margin
+        self.entity_dropout = entity_dropout
+        self.relation_dropout = relation_dropout
+        self.entity = nn.Embedding(num_entities, dim, _weight=torch.empty(num_entities, dim))
+        rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
+        self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+        with torch.no_grad():
+            entity_init(self.entity.weight)
+            relation_init(self.relation.weight)
+
+    # What a model file writes.
+
+    def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
+        """[*, D] anchors and [*, Dr] relations to [*, Dq] query vectors for the `side` end."""
+        raise NotImplementedError
+
+    def magnitude(self, vectors: Tensor) -> Tensor:
+        """Absolute values that a regularizer penalises: of real numbers, or the moduli of complex ones."""
+        return vectors.abs()
+
+    def relation_magnitude(self, vectors: Tensor) -> Tensor:
+        """`magnitude` of relation vectors."""
+        return self.magnitude(vectors)
+
+    # What everything else calls.
+
+    def entity_vectors(self, entities: Tensor | range | None = None) -> Tensor:
+        """[*] ids to [*, D]; a range to [n, D]; None to the whole [E, D] table."""
+        table = self.entity.weight
+        if isinstance(entities, Tensor):
+            vectors = F.embedding(entities, table)
+        else:
+            vectors = table if entities is None else table[entities.start : entities.stop]
+        return F.dropout(vectors, self.entity_dropout, self.training and self.entity_dropout > 0)
+
+    def relation_vectors(self, relations: Tensor) -> Tensor:
+        """[*] ids to [*, Dr]."""
+        vectors = F.embedding(relations, self.relation.weight)
+        return F.dropout(vectors, self.relation_dropout, self.training and self.relation_dropout > 0)
+
+    def relation_rows(self, queries: Queries) -> Tensor:
+        """[B] the row of the relation table that answers each query."""
+        if not self.reciprocal or queries.side is Side.TAIL:
+            return queries.relation
+        asks_head = 1 if queries.side is Side.HEAD else (queries.side == Side.HEAD).long()
+        return queries.relation + self.num_relations * asks_head
+
+    def query_vectors(self, queries: Queries) -> Tensor:
+        """[B, Dq] vectors of the questions."""
+        return self.combine(
+            queries, self.entity_vectors(queries.anchor), self.relation_vectors(self.relation_rows(queries))
+        )
+
+    def combine(self, queries: Queries, anchor: Tensor, relation: Tensor) -> Tensor:
+        """[B, Dq] query vectors from [B, D] anchors and [B, Dr] relations already looked up."""
+        if self.reciprocal:
+            return self.query(anchor, relation, Side.TAIL)
+        if isinstance(queries.side, Side):
+            return self.query(anchor, relation, queries.side)
+        asks_head = (queries.side == Side.HEAD).unsqueeze(-1)
+        return torch.where(asks_head, self.query(anchor, relation, Side.HEAD), self.query(anchor, relation, Side.TAIL))
+
+    def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
+        """[N, Dq] or [B, K, Dq] vectors that queries are compared with."""
+        return self.entity_vectors(candidates)
+
+    def score(self, queries: Queries, candidates: Tensor | range | None = None) -> Tensor:
+        """[B, E], [B, len(range)], [B, N] or [B, K] scores; see `kgc.types.Scorer`."""
+        return self.similarity(self.query_vectors(queries), self.candidate_vectors(candidates))
+
+    def logits(self, scores: Tensor) -> Tensor:
+        """Scores as logits: the margin γ plus the (negative) distance; unchanged for a margin of 0."""
+        return scores + self.margin if self.margin else scores
+
+
+def require_even(name: str, dim: int) -> None:
+    """Complex models need an even `model.dim`."""
+    if dim % 2:
+        raise UserError(
+            f"model.dim={dim}: {name} stores dim/2 complex numbers per entity, so dim must be even; "
+            f"try {dim - 1 or 2} or {dim + 1}"
+        )

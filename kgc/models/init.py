@@ -1,0 +1,54 @@
+"""Initial values of embedding tables. Each is a callable that fills a [n, d] tensor in place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+Init = Callable[[Tensor], Tensor]
+
+
+class Uniform:
+    """Uniform in [−bound, bound]."""
+
+    def __init__(self, bound: float):
+        self.bound = bound
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return nn.init.uniform_(table, -self.bound, self.bound)
+
+
+class Normal:
+    """Normal with mean 0 and the given standard deviation (ComplEx-N3 uses 1e-3)."""
+
+    def __init__(self, std: float):
+        self.std = std
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return nn.init.normal_(table, std=self.std)
+
+
+class Xavier:
+    """Uniform in ±√(6 / d) for vectors of width d (Bordes et al. 2013, algorithm 1; Glorot & Bengio 2010)."""
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return Uniform(math.sqrt(6 / table.shape[-1]))(table)
+
+
+class MarginRange:
+    """Uniform in ±(margin + 2) / d for d coordinates: distances start near the margin (RotatE's repository)."""
+
+    def __init__(self, margin: float, coordinates: int):
+        self.bound = (margin + 2.0) / coordinates
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return Uniform(self.bound)(table)
+
+
+class Phases:
+    """Angles in radians, uniform in [−π, π]."""
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return Uniform(math.pi)(table)

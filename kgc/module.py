@@ -1,0 +1,184 @@
+"""The LightningModule: a model, what it minimises, and its exact evaluation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule
+from torch import Tensor
+
+from kgc.data.batches import derive_seed
+from kgc.data.graph import KnowledgeGraph
+from kgc.data.known import KnownAnswers
+from kgc.metrics.filtered_rank import FilteredRank
+from kgc.models.base import KGEModel
+from kgc.objectives import Objective
+from kgc.ranking import RankingOptions, rank_queries
+from kgc.types import Queries, Side, Triples
+
+
+class KGEModule(LightningModule):
+    """Trains a model on a graph, and ranks splits of the graph with it.
+
+    Every random number of a step is drawn from seeds derived from (seed, epoch, batch, process), so that a resumed run
+    draws what an uninterrupted one would.
+
+    Args:
+        model: the embedding model.
+        graph: the data.
+        objective: what training minimises, already set up; None only evaluates.
+        optimizer: parameters to optimizer.
+        scheduler: optimizer to learning-rate scheduler, stepped per epoch, or None.
+        ranking: sizes and policy of `rank_queries`.
+        filter_splits: the splits whose triples are left out of the competition.
+        hits: cut-offs K.
+        seed: of everything drawn in training.
+        identity: plain data stored with every checkpoint under the key `kgc`.
+    """
+
+    def __init__(
+        self,
+        model: KGEModel,
+        graph: KnowledgeGraph,
+        objective: Objective | None = None,
+        optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+        scheduler: Callable[[torch.optim.Optimizer], Any] | None = None,
+        ranking: RankingOptions | None = None,
+        filter_splits: Sequence[str] = ("train", "valid", "test"),
+        hits: Sequence[int] = (1, 3, 10),
+        seed: int = 0,
+        identity: dict[str, Any] | None = None,
+    ):
+        super().__init__()
+        self.model = model
+        self.graph = graph
+        self.objective = objective
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        self.ranking = ranking or RankingOptions()
+        self.filter_splits = tuple(filter_splits)
+        self.hits = tuple(hits)
+        self.seed = seed
+        self.identity = identity or {}
+        self.ranks: FilteredRank | None = None
+        self._known: KnownAnswers | None = None
+        self._generator: torch.Generator | None = None
+        self._loss_sum = torch.zeros(())
+        self._examples = 0
+        self._marked_examples = 0
+        self._mark = self._began = self._seconds_before = 0.0
+        self._valid_mrr: float | None = None
+        self._schedule: Any = None
+        self._schedule_state: dict[str, Any] | None = None
+        self.history: list[dict[str, float]] = []  # one row an epoch
+
+    def known(self) -> KnownAnswers:
+        """The filter of evaluation, on this device, built once."""
+        if self._known is None:
+            triples = Triples.cat([self.graph.split(name) for name in self.filter_splits] or [Triples.empty()])
+            self._known = KnownAnswers(triples.to(self.device), self.graph.num_entities, self.graph.num_relations)
+        return self._known
+
+    # Training.
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        optimizer = self.optimizer(self.model.parameters())
+        # Lightning steps schedulers after the checkpoint of an epoch is written, and a resumed run would miss a step;
+        # stepped and saved here, the learning rate continues exactly.
+        self._schedule = self.scheduler(optimizer) if self.scheduler else None
+        return optimizer
+
+    def on_fit_start(self) -> None:
+        self._generator = torch.Generator(self.device)
+        self._began = time.perf_counter()
+
+    def on_train_epoch_start(self) -> None:
+        self._mark = time.perf_counter()
+        self._marked_examples = self._examples
+
+    def on_train_batch_start(self, batch: Tensor, batch_idx: int) -> None:
+        # Dropout and negatives of a step depend on the step alone, not on how the run came to it.
+        draw = (self.seed, self.current_epoch, batch_idx, self.global_rank)
+        self._generator.manual_seed(derive_seed(*draw, 1))
+        torch.manual_seed(derive_seed(*draw, 2))
+
+    def training_step(self, index: Tensor, batch_idx: int) -> Tensor:
+        step = self.current_epoch * len(self.trainer.train_dataloader) + batch_idx
+        loss = self.objective.loss(self.model, index, step, self._generator)
+        self._loss_sum = self._loss_sum + loss.detach().to(self._loss_sum) * len(index)
+        self._examples += len(index)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        loss = float(self.all_gather(self._loss_sum.to(self.device)).mean()) / self._examples
+        rate = (self._examples - self._marked_examples) * self.trainer.world_size / (time.perf_counter() - self._mark)
+        row = {"epoch": self.current_epoch + 1, "train/loss": loss, "train/examples_per_second": rate}
+        row["train/lr"] = self.optimizers().param_groups[0]["lr"]
+        self.log_dict({name: value for name, value in row.items() if name != "epoch"}, rank_zero_only=True)
+        if self._valid_mrr is not None:
+            row["valid/mrr"] = self._valid_mrr
+        self.history.append(row)
+        if self._schedule is not None:
+            if not isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                self._schedule.step()
+            elif self._valid_mrr is not None:
+                self._schedule.step(self._valid_mrr)
+        self._loss_sum = torch.zeros(())
+        self._examples = 0
+        self._valid_mrr = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent in training and validation, those before a resume included."""
+        return self._seconds_before + (time.perf_counter() - self._began if self._began else 0.0)
+
+    def on_fit_end(self) -> None:
+        self._seconds_before, self._began = self.seconds, 0.0
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["kgc"] = self.identity | {
+            "seconds": self.seconds,
+            "history": self.history,
+            "loss_sum": self._loss_sum.cpu(),
+            "examples": self._examples,
+            "schedule": self._schedule.state_dict() if self._schedule is not None else None,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        saved = checkpoint["kgc"]
+        self._seconds_before, self.history = saved["seconds"], list(saved["history"])
+        self._loss_sum, self._examples = saved["loss_sum"], saved["examples"]
+        self._schedule_state = saved["schedule"]
+
+    def on_train_start(self) -> None:
+        if self._schedule is not None and self._schedule_state is not None:
+            self._schedule.load_state_dict(self._schedule_state)
+
+    # Evaluation. One `FilteredRank` serves the split at hand.
+
+    def start_ranking(self, split: str) -> None:
+        """Makes room for the ranks of a split."""
+        size = len(self.graph.split(split))
+        side = torch.tensor(list(Side)).repeat_interleave(size)
+        self.ranks = FilteredRank(side, self.hits).to(self.device)
+
+    def rank_step(self, batch: tuple[Queries, Tensor, Tensor]) -> None:
+        queries, targets, index = batch
+        self.ranks.update(index, rank_queries(self.model, queries, targets, self.known(), self.ranking))
+
+    def on_validation_epoch_start(self) -> None:
+        self.start_ranking("valid")
+
+    def validation_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:
+        self.rank_step(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        metrics = self.ranks.compute()
+        self._valid_mrr = metrics["mrr"]
+        self.log_dict({f"valid/{name}": value for name, value in metrics.items()}, rank_zero_only=True)
+
+    def test_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:
+        self.rank_step(batch)

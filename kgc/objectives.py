@@ -1,0 +1,189 @@
+"""What a training step minimises: the only place where sampler, model, loss and regularizer meet.
+
+An objective numbers its training examples 0 … n−1; a batch is [B] of these numbers. Losses are means in nats.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kgc.data.graph import KnowledgeGraph
+from kgc.data.known import KnownAnswers
+from kgc.errors import UserError
+from kgc.losses.listwise import binary_cross_entropy, cross_entropy
+from kgc.losses.pairwise import PairwiseLoss
+from kgc.losses.regularizers import Lp
+from kgc.models.base import KGEModel
+from kgc.sampling.sampler import NegativeSampler
+from kgc.types import Queries, Side, Triples
+
+
+class Objective:
+    """Interface.
+
+    Args:
+        regularizer: penalty on the rows a batch touched, or None.
+    """
+
+    def __init__(self, regularizer: Lp | None = None):
+        self.regularizer = regularizer
+
+    def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
+        """Prepares tensors on the device; returns the number of training examples."""
+        raise NotImplementedError
+
+    def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
+        """Scalar loss of the examples `index` [B]; `step` counts batches, `generator` draws on the model's device."""
+        raise NotImplementedError
+
+    def penalty(self, model: KGEModel, anchor: Tensor, relation: Tensor, answer: Tensor) -> Tensor | float:
+        """Regularizer of the [B, ·] vectors of a batch."""
+        if self.regularizer is None:
+            return 0.0
+        return self.regularizer([model.magnitude(anchor), model.relation_magnitude(relation), model.magnitude(answer)])
+
+
+class NegativeSampling(Objective):
+    """Right answers against sampled negatives; an example is a triple.
+
+    Args:
+        sampler: sides, candidates, mask and weights.
+        loss: a pairwise loss.
+        subsampling: weigh a triple by `subsampling_weights`, rare queries more.
+        regularizer: see `Objective`.
+    """
+
+    def __init__(
+        self,
+        sampler: NegativeSampler,
+        loss: PairwiseLoss,
+        subsampling: bool = False,
+        regularizer: Lp | None = None,
+    ):
+        super().__init__(regularizer)
+        self.sampler = sampler
+        self.pairwise = loss
+        self.subsampling = subsampling
+        self.triples = Triples.empty()
+        self.triple_weights: Tensor | None = None
+
+    def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
+        self.triples = graph.train.to(device)
+        self.sampler.setup(graph, device)
+        if self.subsampling:
+            self.triple_weights = subsampling_weights(graph).to(device)
+        return len(self.triples)
+
+    def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
+        triples = self.triples[index]
+        triple_weights = None if self.triple_weights is None else self.triple_weights[index]
+        total = torch.zeros((), device=index.device)
+        sides = 0
+        for queries, target, negatives in self.sampler.draw(triples, step, generator):
+            anchor = model.entity_vectors(queries.anchor)  # [B, D]
+            relation = model.relation_vectors(model.relation_rows(queries))  # [B, Dr]
+            answer = model.candidate_vectors(target.unsqueeze(-1))  # [B, 1, D]
+            query = model.combine(queries, anchor, relation)  # [B, Dq]
+            positive = model.logits(model.similarity(query, answer)).squeeze(-1)  # [B]
+            negative = model.logits(model.similarity(query, model.candidate_vectors(negatives.candidates)))  # [B, K]
+            losses = self.pairwise(positive, negative, self.sampler.weights(negative, negatives.known))  # [B]
+            total = total + weighted_mean(losses, triple_weights)
+            total = total + self.penalty(model, anchor, relation, answer.squeeze(1))
+            sides += 1
+        return total / sides
+
+
+class OneVsAll(Objective):
+    """Softmax cross-entropy of the right answer among all entities, from both ends; an example is a triple.
+
+    Args:
+        label_smoothing: share of the target's probability spread over all entities.
+        regularizer: see `Objective`.
+    """
+
+    def __init__(self, label_smoothing: float = 0.0, regularizer: Lp | None = None):
+        super().__init__(regularizer)
+        self.label_smoothing = checked_smoothing(label_smoothing)
+        self.triples = Triples.empty()
+
+    def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
+        self.triples = graph.train.to(device)
+        return len(self.triples)
+
+    def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
+        triples = self.triples[index]
+        candidates = model.candidate_vectors()  # [E, D]
+        total = torch.zeros((), device=index.device)
+        for side in Side:
+            queries, target = triples.queries(side), triples.target(side)
+            anchor = model.entity_vectors(queries.anchor)
+            relation = model.relation_vectors(model.relation_rows(queries))
+            logits = model.logits(model.similarity(model.combine(queries, anchor, relation), candidates))  # [B, E]
+            total = total + cross_entropy(logits, target, self.label_smoothing).mean()
+            if self.regularizer is not None:
+                total = total + self.penalty(model, anchor, relation, model.entity_vectors(target))
+        return total / len(Side)
+
+
+class KVsAll(Objective):
+    """Binary cross-entropy of all entities against all right answers at once; an example is a distinct train query.
+
+    Args:
+        label_smoothing: ε of `kgc.losses.listwise.binary_cross_entropy`.
+        regularizer: see `Objective`; penalises the anchors and relations of the batch, and the answers.
+    """
+
+    def __init__(self, label_smoothing: float = 0.1, regularizer: Lp | None = None):
+        super().__init__(regularizer)
+        self.label_smoothing = checked_smoothing(label_smoothing)
+        self.known: KnownAnswers | None = None
+        self.queries = Queries(torch.empty(0), torch.empty(0), Side.TAIL)
+
+    def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
+        train = graph.train.to(device)
+        self.known = KnownAnswers(train, graph.num_entities, graph.num_relations)
+        parts = []
+        for side in Side:
+            queries = train.queries(side)
+            parts.append(torch.stack([torch.full_like(queries.anchor, int(side)), queries.relation, queries.anchor]))
+        side, relation, anchor = torch.unique(torch.cat(parts, dim=1), dim=1)
+        self.queries = Queries(anchor, relation, side)
+        return len(anchor)
+
+    def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
+        queries = self.queries[index]
+        row, answer = self.known.answers(queries)  # [M], [M]
+        labels = torch.zeros(len(queries), model.num_entities, dtype=torch.bool, device=index.device)
+        labels[row, answer] = True
+        anchor = model.entity_vectors(queries.anchor)
+        relation = model.relation_vectors(model.relation_rows(queries))
+        logits = model.logits(model.similarity(model.combine(queries, anchor, relation), model.candidate_vectors()))
+        loss = binary_cross_entropy(logits, labels, self.label_smoothing).mean()
+        if self.regularizer is not None:
+            loss = loss + self.penalty(model, anchor, relation, model.entity_vectors(answer))
+        return loss
+
+
+def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean of [B] losses, weighted by [B] weights normalised over the batch."""
+    return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
+
+
+def subsampling_weights(graph: KnowledgeGraph) -> Tensor:
+    """[T] weights 1/√(#(h, r) + #(r, t)), each count of train triples starting at 3 (RotatE's repository)."""
+    train = graph.train
+    total = torch.zeros(len(train))
+    for side in Side:
+        queries = train.queries(side)
+        _, row, count = torch.unique(
+            queries.relation * graph.num_entities + queries.anchor, return_inverse=True, return_counts=True
+        )
+        total += count[row] + 3
+    return total.rsqrt()
+
+
+def checked_smoothing(value: float) -> float:
+    if not 0 <= value < 1:
+        raise UserError(f"objective.label_smoothing={value}: must be at least 0 and less than 1")
+    return value

@@ -1,0 +1,135 @@
+"""The report's HTML: escaping, tables, and the page around them. No script, nothing fetched, light and dark."""
+
+from __future__ import annotations
+
+import html
+import re
+
+
+def document(title: str, parts: list[str]) -> str:
+    """A whole page from its plain-text title and the ready HTML of its parts."""
+    return _PAGE.format(title=text(title), style=_STYLE, body="\n".join(part for part in parts if part))
+
+
+def table(header: list[str], rows: list[list[str]], kind: str = "numbers") -> str:
+    """A table of ready HTML cells in a box of its own that scrolls; the first cell of a row is its heading."""
+    head = "".join(f'<th scope="col">{cell}</th>' if cell else "<td></td>" for cell in header)
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>\n'
+        for first, *cells in rows
+    )
+    # tabindex lets the keyboard scroll a box that is wider than the screen.
+    return (
+        f'<div class="scroll" tabindex="0"><table class="{kind}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}</tbody></table></div>"
+    )
+
+
+# ECMA-48 control sequences (colours, cursor), then operating-system commands such as a window title.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+
+
+def text(value: object) -> str:
+    """Text from outside, fit for an HTML page: escape codes and control characters removed, marks escaped."""
+    return html.escape(_CONTROLS.sub("", _ESCAPES.sub("", str(value))))
+
+
+def label(value: object, longest: int = 200) -> str:
+    """A label on one line, cut when very long, and kept from turning the direction of the text around it."""
+    whole = str(value)
+    shown = text(whole if len(whole) <= longest else whole[: longest - 1] + "…")
+    return f"<bdi>{shown.replace('/', '/<wbr>')}</bdi>"  # paths such as Freebase's relations break at a slash
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+_STYLE = """
+:root {
+  --paper: #fdfdfc; --ink: #1d2126; --soft: #5c6570; --line: #dfe2e6; --tail: #2a66ad; --head: #c2681a;
+  --tint: #2a66ad1f;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #15181c; --ink: #e4e7eb; --soft: #9aa4b0; --line: #323841; --tail: #76abe8; --head: #e79a56;
+    --tint: #76abe833;
+  }
+}
+* { box-sizing: border-box; }
+body {
+  margin: 0; background: var(--paper); color: var(--ink); line-height: 1.5; -webkit-text-size-adjust: 100%;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", sans-serif;
+}
+main { max-width: 62rem; margin: 0 auto; padding: 2rem 1.1rem 4rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; font-weight: 650; margin: 0 0 .4rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; font-weight: 650; margin: 2.8rem 0 .7rem; padding-bottom: .3rem;
+  border-bottom: 1px solid var(--line); }
+h3 { font-size: .95rem; font-weight: 650; margin: 1.6rem 0 .4rem; }
+.note, figcaption { color: var(--soft); font-size: .875rem; margin: .5rem 0; max-width: 46rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7rem, 1fr)); gap: 1rem; margin: 1.4rem 0 0; }
+.tiles dt { color: var(--soft); font-size: .875rem; }
+.tiles dd { margin: 0; font-size: 1.7rem; line-height: 1.25; font-weight: 500; font-variant-numeric: tabular-nums; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .9rem .35rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
+th { font-weight: 400; }
+tr > :last-child { padding-right: 0; }
+thead th { color: var(--soft); font-size: .825rem; white-space: nowrap; }
+.numbers th, .numbers td { white-space: nowrap; }
+.numbers td, .numbers thead th:not(:first-child), .relations td, .relations thead th:not(:first-child) {
+  text-align: right; padding-left: .9rem; }
+.relations { width: 100%; }
+.relations tbody th { min-width: 11rem; overflow-wrap: anywhere; }
+.relations td { white-space: nowrap; width: 1%; }
+.bar { display: inline-block; width: 6rem; height: .5em; margin-right: .8rem; background: linear-gradient(var(--tail),
+  var(--tail)) no-repeat left / calc(var(--share) * 100%) 100%, var(--tint); }
+.facts thead { display: none; }
+.facts th { color: var(--soft); white-space: nowrap; }
+.facts td { overflow-wrap: anywhere; min-width: 14rem; padding-right: 0; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.8rem 2.2rem; }
+figure { margin: 0; break-inside: avoid; }
+svg { display: block; width: 100%; height: auto; }
+svg * { stroke-linejoin: round; stroke-linecap: butt; }
+svg text { font-family: inherit !important; }
+details { margin-top: 1.2rem; }
+summary { cursor: pointer; font-weight: 600; font-size: .95rem; }
+pre { overflow-x: auto; font: .8rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace;
+  border: 1px solid var(--line); border-radius: 4px; padding: .8rem 1rem; }
+@media (max-width: 32rem) {
+  main { padding: 1.4rem 1rem 3rem; }
+  table { font-size: .825rem; }
+  th, td { padding-right: .3rem; }
+  .numbers td, .numbers thead th:not(:first-child), .relations td, .relations thead th:not(:first-child) {
+    padding-left: .3rem; }
+  .relations tbody th { min-width: 8rem; }
+  .bar { display: none; }
+  .facts th, .facts td { display: block; border: 0; padding-bottom: 0; }
+  .facts td { padding-top: 0; }
+}
+@media print {
+  :root { --paper: #fff; --ink: #000; --soft: #444; --line: #ccc; --tail: #2a66ad; --head: #c2681a; --tint: #2a66ad1f; }
+  main { max-width: none; padding: 0; }
+  .figures { grid-template-columns: 1fr 1fr; }
+  .scroll { overflow: visible; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  tr { break-inside: avoid; }
+  h2, h3 { break-after: avoid; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+}
+"""

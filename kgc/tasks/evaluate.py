@@ -1,0 +1,119 @@
+"""Evaluation of a checkpoint or of vectors trained elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from kgc.console import ProgressLine, Terminal
+from kgc.data.datamodule import KGDataModule
+from kgc.data.graph import KnowledgeGraph
+from kgc.errors import UserError
+from kgc.foreign import load_vectors, read_vectors, read_vocabulary
+from kgc.models.base import KGEModel
+from kgc.module import KGEModule
+from kgc.tasks.build import (
+    SPLITS,
+    build_graph,
+    build_model,
+    build_trainer,
+    ranking_arguments,
+    read_checkpoint,
+)
+from kgc.tasks.launch import launch, processes_wanted
+from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split
+from kgc.tasks.output import Session, write_run
+
+
+def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
+    """Ranks one split and writes `metrics.json`, `ranks.parquet` and `report.html`.
+
+    Args:
+        cfg: what `conf/evaluate.yaml` composes to.
+        run_dir: the run's folder; made if missing.
+
+    Returns:
+        The content of `metrics.json`.
+
+    Raises:
+        UserError: a mistake in the config or the files it names.
+    """
+    if cfg.split not in SPLITS:
+        raise UserError(f"split={cfg.split}: choices are {', '.join(SPLITS)}")
+    if (run_dir / "checkpoints").exists():
+        raise UserError(f"{run_dir} is the folder of a training run; choose another hydra.run.dir")
+    processes = processes_wanted(cfg)
+    arguments = (OmegaConf.to_container(cfg, resolve=True), str(run_dir))
+    return launch(run, processes, *arguments) if processes > 1 else run(*arguments)
+
+
+def run(config: dict, folder: str) -> dict[str, float]:
+    """One process of an evaluation."""
+    cfg = OmegaConf.create(config)
+    run_dir = Path(folder)
+    with Session(run_dir, "evaluate.log") as session:
+        terminal = session.terminal
+        if cfg.checkpoint and cfg.embeddings.entities:
+            raise UserError("checkpoint and embeddings.entities are both given: choose one")
+        if cfg.checkpoint:
+            graph, model, cfg = from_checkpoint(cfg, terminal)
+        elif cfg.embeddings.entities:
+            graph, model = from_vectors(cfg, terminal)
+        else:
+            raise UserError(
+                "nothing to evaluate: give checkpoint=PATH, or embeddings.entities=FILE with its companions"
+            )
+        for line in graph.report.lines():
+            terminal.say(line)
+        terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
+        session.start_logging(cfg)
+        trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
+        module = KGEModule(model, graph, **ranking_arguments(cfg))
+        data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, 0)
+        metrics, ranks = rank_split(module, trainer, data, cfg.split)
+        if trainer.is_global_zero:
+            write_run(cfg, graph, metrics, ranks, [], session)
+        return metrics
+
+
+def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel, DictConfig]:
+    """The trained model and its graph; `dataset=…` on the command line puts another graph in its place."""
+    checkpoint = read_checkpoint(cfg.checkpoint)
+    if cfg.model is not None:
+        raise UserError("model=… goes with embeddings.entities; a checkpoint knows its model")
+    cfg.model = checkpoint.config.model
+    own_data = cfg.dataset is None
+    if own_data:
+        cfg.dataset = checkpoint.config.dataset
+    graph = build_graph(cfg, checkpoint.entities, checkpoint.relations)
+    if own_data and graph.digest != checkpoint.digest:
+        terminal.say(
+            f"warning: the data of {graph.name} changed since training (digest {graph.digest[:12]}, then "
+            f"{checkpoint.digest[:12]}): these numbers are not comparable with the run's own"
+        )
+    model = build_model(cfg, len(checkpoint.entities), len(checkpoint.relations))
+    model.load_state_dict(checkpoint.state)
+    return graph, model, cfg
+
+
+def from_vectors(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel]:
+    """A model made of the arrays of `cfg.embeddings`, and the graph in the order of their label files."""
+    given = cfg.embeddings
+    for name in ("model", "dataset"):
+        if cfg[name] is None:
+            raise UserError(f"{name}=… is needed with embeddings.entities")
+    if given.relations is None:
+        raise UserError("embeddings.relations is needed with embeddings.entities")
+    entities = read_vectors(given.entities, "embeddings.entities")
+    relations = read_vectors(given.relations, "embeddings.relations")
+    entity_labels = read_vocabulary(given.entity_labels, "embeddings.entity_labels", len(entities))
+    relation_labels = read_vocabulary(given.relation_labels, "embeddings.relation_labels", len(relations))
+    graph = build_graph(cfg, entity_labels, relation_labels)
+    cfg.model.dim = entities.shape[1]
+    model = build_model(cfg, len(entities), len(relations))
+    load_vectors(model, entities, relations)
+    terminal.say(
+        f"model      {type(model).__name__} of {len(entities):,} entity and {len(relations):,} relation vectors"
+    )
+    return graph, model

@@ -1,0 +1,120 @@
+"""The files a run leaves in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
+
+from kgc import tracking
+from kgc.console import Terminal
+from kgc.data.graph import KnowledgeGraph
+from kgc.errors import UserError
+from kgc.report import breakdown_by_relation, metrics_table, write_report
+from kgc.tasks.build import call
+
+
+class Session:
+    """The terminal with its log file, and the loggers, closed in any case; silent on processes other than the first.
+
+    Args:
+        run_dir: the run's folder, made if missing.
+        log: name of the log file.
+    """
+
+    def __init__(self, run_dir: Path, log: str):
+        self.first = rank_zero_only.rank == 0
+        self.run_dir = run_dir
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.terminal = Terminal(run_dir / log, active=self.first)
+        self.loggers: list[Logger] = []
+        self._capture = self.terminal.capture()
+
+    def start_logging(self, cfg: DictConfig) -> None:
+        """Writes `config.yaml` and opens the loggers of `cfg.logger`; called when data and model are known to be good."""
+        if self.first:
+            OmegaConf.save(cfg, self.run_dir / "config.yaml", resolve=True)
+            self.loggers = call(cfg.logger, save_dir=self.run_dir, name=self.run_dir.name)
+            tracking.log_config(self.loggers, OmegaConf.to_container(cfg, resolve=True))
+
+    def __enter__(self) -> Session:
+        self._capture.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, UserError):
+            self.terminal.note(f"error: {error}")
+        tracking.finish(self.loggers, failed=error is not None)
+        self._capture.__exit__(kind, error, trace)
+        self.terminal.close()
+
+
+def write_run(
+    cfg: DictConfig,
+    graph: KnowledgeGraph,
+    metrics: dict[str, float],
+    ranks: pl.DataFrame | None,
+    history: list[dict[str, float]],
+    session: Session,
+) -> None:
+    """`metrics.json`, `ranks.parquet`, `report.html`, the loggers' summary, and the closing table."""
+    run_dir, terminal = session.run_dir, session.terminal
+    write_json(run_dir / "metrics.json", metrics)
+    if ranks is None:
+        terminal.say("no split was ranked")
+        return
+    write_parquet(run_dir / "ranks.parquet", ranks)
+    split = next(name for name in ("test", "valid", "train") if f"{name}/mrr" in metrics)
+    write_report(
+        run_dir / "report.html",
+        title=f"{cfg.model._target_.split('.')[-1]} on {graph.name}",
+        metrics=metrics,
+        ranks=ranks,
+        history=history,
+        config=OmegaConf.to_yaml(cfg),
+        facts=run_facts(graph),
+    )
+    tracking.log_summary(session.loggers, metrics, ranks, breakdown_by_relation(ranks), split=split)
+    terminal.say(metrics_table(metrics, split))
+    terminal.say(f"written to {run_dir}: metrics.json, ranks.parquet, report.html")
+
+
+def run_facts(graph: KnowledgeGraph) -> dict[str, str]:
+    """What reproduces a run, for the report."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    return {
+        "command": " ".join(map(quoted, [Path(sys.argv[0]).name, *sys.argv[1:]])),
+        "data": f"{graph.name}, SHA-256 {graph.digest}",
+        "versions": f"kgc {version('kgc')}, torch {torch.__version__}, Python {platform.python_version()}",
+        "device": device,
+    }
+
+
+def quoted(text: object) -> str:
+    """A word of a shell command."""
+    return shlex.quote(str(text))
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Writes a JSON object that appears only when complete; NaN and infinity are refused."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def write_parquet(path: Path, frame: pl.DataFrame) -> None:
+    """Writes a table that appears only when complete."""
+    part = path.with_name(path.name + ".part")
+    frame.write_parquet(part)
+    os.replace(part, path)

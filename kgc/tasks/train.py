@@ -1,0 +1,244 @@
+"""Training: from a config to a run folder with checkpoints, metrics, ranks and a report."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning import seed_everything
+from pytorch_lightning.callbacks import EarlyStopping
+
+from kgc.callbacks import Checkpoints, Interrupted, LastEpochValidates, StopOnSignal
+from kgc.console import ProgressLine
+from kgc.data.datamodule import KGDataModule
+from kgc.errors import UserError
+from kgc.module import KGEModule
+from kgc.ranking import NonFiniteScore
+from kgc.tasks.build import (
+    Checkpoint,
+    build_graph,
+    build_model,
+    build_trainer,
+    call,
+    ranking_arguments,
+    read_checkpoint,
+)
+from kgc.tasks.launch import launch, processes_wanted
+from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split
+from kgc.tasks.output import Session, quoted, write_run
+
+
+def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) -> dict[str, float] | None:
+    """Trains the model of a config and measures it.
+
+    Args:
+        cfg: what `conf/train.yaml` composes to.
+        run_dir: the run's folder; made if missing. A resumed run goes on in its own folder unless
+            `hydra.run.dir` was given.
+        overrides: the command line's `key=value` words, which override the config of a checkpoint that is resumed.
+
+    Returns:
+        The content of `metrics.json`; None after a clean stop by a signal.
+
+    Raises:
+        UserError: a mistake in the config or the data.
+    """
+    processes = processes_wanted(cfg)
+    resume = read_checkpoint(cfg.checkpoint) if cfg.checkpoint else None
+    if resume:
+        cfg = resumed_config(cfg, resume, overrides or [])
+        run_dir = own_folder(run_dir, resume, overrides or [])
+    elif (run_dir / "checkpoints" / "last.ckpt").exists():
+        raise UserError(
+            f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by "
+            f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
+        )
+    if cfg.dataset.get("path"):
+        cfg.dataset.path = str(Path(cfg.dataset.path).resolve())  # the checkpoint finds its data from anywhere
+    check_config(cfg)
+    config = OmegaConf.to_container(cfg, resolve=True)
+    arguments = (config, str(run_dir), resume.path if resume else None)
+    metrics = launch(run, processes, *arguments) if processes > 1 else run(*arguments)
+    if metrics is None:
+        raise KeyboardInterrupt
+    return metrics
+
+
+def check_config(cfg: DictConfig) -> None:
+    """Numbers that would fail late or silently."""
+    for key, least in (("batch_size", 1), ("trainer.max_epochs", 1), ("trainer.val_every", 1), ("trainer.patience", 0)):
+        value = OmegaConf.select(cfg, key)
+        if value is None and key == "trainer.patience":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise UserError(f"{key}={value}: must be a whole number, at least {least}")
+    if not isinstance(cfg.seed, int) or cfg.seed < 0:
+        raise UserError(f"seed={cfg.seed}: must be a whole number, at least 0")
+    lr = OmegaConf.select(cfg, "optimizer.lr")
+    if lr is not None and not (isinstance(lr, int | float) and lr > 0):
+        raise UserError(f"optimizer.lr={lr}: must be a positive number")
+
+
+def resumed_config(cfg: DictConfig, resume: Checkpoint, overrides: list[str]) -> DictConfig:
+    """The config of the checkpoint, with the keys given on the command line on top.
+
+    Raises:
+        UserError: the command line names another model, data set or objective than the checkpoint's.
+    """
+    resumed = resume.config.copy()
+    OmegaConf.set_struct(resumed, True)
+    for group in ("model", "dataset", "objective"):
+        given = [o for o in overrides if o.split("=")[0] == group]
+        if given and cfg[group]["_target_"] != resumed[group]["_target_"]:
+            raise UserError(
+                f"{given[0]}: the checkpoint has another {group} ({resumed[group]['_target_']}); leave it out"
+            )
+    for override in overrides:
+        key = override.lstrip("+").split("=")[0]
+        if key.startswith(("hydra", "~")) or key == "checkpoint":
+            continue
+        value = OmegaConf.select(cfg, key)
+        if key.startswith("model."):
+            if OmegaConf.select(resumed, key) != value:
+                raise UserError(f"{override}: the checkpoint has {key}={OmegaConf.select(resumed, key)}; leave it out")
+        elif key in ("trainer", "logger"):
+            resumed[key] = cfg[key]
+        elif not isinstance(value, DictConfig):
+            OmegaConf.update(resumed, key, value, force_add=True)
+    resumed.checkpoint = str(resume.path)
+    return resumed
+
+
+def own_folder(run_dir: Path, resume: Checkpoint, overrides: list[str]) -> Path:
+    """Where a resumed run writes: the folder of its checkpoint, or the `hydra.run.dir` that was given."""
+    home = resume.path.resolve().parent.parent
+    if any(o.startswith("hydra.run.dir=") for o in overrides) and run_dir.resolve() != home:
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        best = resume.path.with_name("best.ckpt")
+        if best.exists():
+            shutil.copy2(best, run_dir / "checkpoints" / "best.ckpt")
+        return run_dir
+    if run_dir.exists() and run_dir.resolve() != home and not any(run_dir.iterdir()):
+        run_dir.rmdir()  # Hydra made it before it was known that this is a resume
+    return home
+
+
+def run(config: dict[str, Any], folder: str, resume: Path | None) -> dict[str, float] | None:
+    """One process of a run: data, model, training, test, files. Returns what `train` returns."""
+    cfg = OmegaConf.create(config)
+    run_dir = Path(folder)
+    try:
+        with Session(run_dir, "train.log") as session:
+            return fit_and_test(cfg, Path(resume) if resume else None, session)
+    except Interrupted:
+        return None
+
+
+def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict[str, float]:
+    """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
+    run_dir, terminal = session.run_dir, session.terminal
+    checkpoint = read_checkpoint(str(resume)) if resume else None
+    torch.set_flush_denormal(True)
+    seed_everything(cfg.seed, verbose=False)
+    known = (checkpoint.entities, checkpoint.relations) if checkpoint else ()
+    graph = build_graph(cfg, *known)
+    if checkpoint and graph.digest != checkpoint.digest:
+        raise UserError(
+            f"the data of {graph.name} changed since the checkpoint was written (digest {graph.digest[:12]}, then "
+            f"{checkpoint.digest[:12]}): going on would mix two data sets; start a new run"
+        )
+    for line in graph.report.lines():
+        terminal.say(line)
+    (run_dir / "checkpoints").mkdir(exist_ok=True)
+    checkpoints = Checkpoints(run_dir / "checkpoints")
+    callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, StopOnSignal(checkpoints)]
+    if len(graph.valid) and cfg.trainer.patience is not None:
+        callbacks.append(EarlyStopping("valid/mrr", mode="max", patience=cfg.trainer.patience))
+    trainer = build_trainer(
+        cfg,
+        run_dir,
+        callbacks=callbacks,
+        logger=False,
+        max_epochs=cfg.trainer.max_epochs,
+        check_val_every_n_epoch=min(cfg.trainer.val_every, cfg.trainer.max_epochs),
+        gradient_clip_val=cfg.trainer.gradient_clip,
+    )
+    model = build_model(cfg, graph.num_entities, graph.num_relations)
+    objective = call(cfg.objective)
+    data = KGDataModule(
+        graph,
+        num_examples=objective.setup(graph, trainer.strategy.root_device),
+        batch_size=cfg.batch_size,
+        query_batch_size=QUERIES_A_STEP,
+        seed=cfg.seed,
+    )
+    module = KGEModule(
+        model,
+        graph,
+        objective,
+        optimizer=call(cfg.optimizer),
+        scheduler=call(cfg.scheduler),
+        seed=cfg.seed,
+        identity={
+            "config": OmegaConf.to_container(cfg, resolve=True),
+            "entities": graph.entities.labels,
+            "relations": graph.relations.labels,
+            "digest": graph.digest,
+            "version": version("kgc"),
+        },
+        **ranking_arguments(cfg),
+    )
+    parameters = sum(p.numel() for p in model.parameters())
+    terminal.say(
+        f"model      {type(model).__name__}, {parameters:,} parameters ({parameters * 4 / 2**20:.1f} MiB) on "
+        f"{trainer.strategy.root_device.type}" + (f" x {trainer.world_size}" if trainer.world_size > 1 else "")
+    )
+    terminal.say(f"objective  {describe_objective(cfg)}")
+    terminal.say(f"run        {run_dir}")
+    session.start_logging(cfg)
+    trainer.loggers = session.loggers
+    if len(graph.valid) == 0:
+        terminal.say("warning: no valid split: no early stopping, the last weights are taken as the best")
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+    except NonFiniteScore as error:
+        raise UserError(describe_nonfinite(error, graph)) from error
+    except Interrupted:
+        terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
+        raise
+    epochs = len(module.history)
+    best = read_checkpoint(str(checkpoints.best))
+    model.load_state_dict(best.state)
+    terminal.say(
+        f"trained {epochs} epochs in {module.seconds:.1f} s; weights of the best epoch, {checkpoints.best_epoch + 1}: "
+        f"{checkpoints.best}"
+    )
+    metrics: dict[str, float] = {"train/seconds": module.seconds, "train/epochs": epochs}
+    ranks = None
+    for split in ("valid", "test") if cfg.test else ("valid",):
+        if len(graph.split(split)):
+            values, ranks = rank_split(module, trainer, data, split)
+            metrics |= values
+    if trainer.is_global_zero:
+        write_run(cfg, graph, metrics, ranks, module.history, session)
+    return metrics
+
+
+def describe_objective(cfg: DictConfig) -> str:
+    """The objective in a line, with what it is made of."""
+    name = cfg.objective._target_.split(".")[-1]
+    if "sampler" not in cfg.objective:
+        return f"{name} (sampler and loss are not used)"
+    sampler = cfg.objective.sampler
+    words = [
+        f"{sampler.num_negatives} negatives",
+        sampler.sides._target_.split(".")[-1].lower() + " sides",
+        f"weights softmax({sampler.temperature} x logit)" if sampler.temperature else "equal weights",
+        "false negatives masked" if sampler.mask_known else "false negatives kept",
+        f"loss {cfg.objective.loss._target_.split('.')[-1]}",
+    ]
+    return f"{name}: {', '.join(words)}"

@@ -1,0 +1,28 @@
+"""Settings of the whole suite, and the devices that tests run on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# The same examples in every run: a red suite means a change, not bad luck. No database: nothing is written beside the
+# sources. `pytest --hypothesis-profile=search` looks further, at random.
+settings.register_profile(
+    "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "search", max_examples=1000, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
+
+# Test tensors are tiny: threads cost more than they give, and pytest-xdist uses the cores better.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, and with `-m gpu` the first CUDA device."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.device(request.param)

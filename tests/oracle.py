@@ -1,0 +1,231 @@
+"""Brute force in plain Python: what the tensors of `kgc` must agree with.
+
+Nothing here uses torch. Scores are Python floats or integers, a score function is called once per triple, ranks are
+counted in a loop, and metrics are exact fractions that are rounded once at the end.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+HEAD, TAIL = 0, 1
+
+Triple = tuple[int, int, int]
+Score = Callable[[int, int, int], float]
+Vector = Sequence[float]
+
+# Ranks.
+
+
+@dataclass(frozen=True)
+class Rank:
+    """How one right answer did: rivals that beat it, rivals that tie with it, competitors including itself."""
+
+    better: int
+    equal: int
+    candidates: int
+    nonfinite: int = 0
+
+    def under(self, rule: str) -> Fraction:
+        """The rank under a tie rule."""
+        first, last = self.better + 1, self.better + self.equal + 1
+        return {"optimistic": Fraction(first), "pessimistic": Fraction(last), "realistic": Fraction(first + last, 2)}[
+            rule
+        ]
+
+    def places(self) -> range:
+        """Every place the answer can take when ties are broken, all equally likely."""
+        return range(self.better + 1, self.better + self.equal + 2)
+
+
+def replaced(triple: Triple, side: int, entity: int) -> Triple:
+    head, relation, tail = triple
+    return (entity, relation, tail) if side == HEAD else (head, relation, entity)
+
+
+def target(triple: Triple, side: int) -> int:
+    return triple[0] if side == HEAD else triple[2]
+
+
+def rank(score: Score, triple: Triple, side: int, known: Iterable[Triple], num_entities: int) -> Rank:
+    """Filtered rank of the `side` end of a triple: corruptions in `known` do not compete, the triple itself does.
+
+    NaN and infinite rivals compete but never beat and never tie. A target without a finite score loses to everyone.
+    """
+    known = set(known)
+    own = score(*triple)
+    better = equal = nonfinite = 0
+    candidates = 1
+    for entity in range(num_entities):
+        rival = replaced(triple, side, entity)
+        if entity == target(triple, side) or rival in known:
+            continue
+        candidates += 1
+        value = score(*rival)
+        nonfinite += not math.isfinite(value)
+        better += math.isfinite(value) and value > own
+        equal += math.isfinite(value) and value == own
+    if not math.isfinite(own):
+        return Rank(candidates - 1, 0, candidates, nonfinite + 1)
+    return Rank(better, equal, candidates, nonfinite)
+
+
+def ranks(score: Score, triples: Sequence[Triple], splits: Sequence[Iterable[Triple]], num_entities: int) -> list[Rank]:
+    """Ranks of all heads, then of all tails, filtered by the union of the splits (none: unfiltered)."""
+    known = {triple for split in splits for triple in split}
+    return [rank(score, triple, side, known, num_entities) for side in (HEAD, TAIL) for triple in triples]
+
+
+# Metrics, of ranks as fractions.
+
+
+def average(values: Iterable[Fraction | int]) -> Fraction:
+    values = list(values)
+    return sum(values, Fraction(0)) / len(values)
+
+
+def mean_reciprocal_rank(places: Sequence[Fraction]) -> Fraction:
+    return average(1 / Fraction(place) for place in places)
+
+
+def hits_at(places: Sequence[Fraction], k: int) -> Fraction:
+    return average(Fraction(place <= k) for place in places)
+
+
+def adjusted_mean_rank(results: Sequence[Rank]) -> Fraction:
+    """Mean rank over the mean rank of a scorer that knows nothing, whose place is uniform on 1 … candidates."""
+    chance = average(average(range(1, result.candidates + 1)) for result in results)
+    return average(result.under("realistic") for result in results) / chance
+
+
+def adjusted_mean_rank_index(results: Sequence[Rank]) -> Fraction:
+    """1 minus the mean number of rivals ahead, over that number for a scorer that knows nothing."""
+    chance = average(average(range(result.candidates)) for result in results)
+    return 1 - average(result.under("realistic") - 1 for result in results) / chance
+
+
+def metrics(results: Sequence[Rank], sides: Sequence[int], hits: Sequence[int]) -> dict[str, float]:
+    """Every metric of a split, from the definitions; a side without queries has none."""
+
+    def basic(prefix: str, places: Sequence[Fraction]) -> dict[str, Fraction]:
+        if not places:
+            return {}
+        values = {f"{prefix}mrr": mean_reciprocal_rank(places), f"{prefix}mr": average(places)}
+        return values | {f"{prefix}hits@{k}": hits_at(places, k) for k in hits}
+
+    realistic = [result.under("realistic") for result in results]
+    values = basic("", realistic)
+    for name, side in (("head", HEAD), ("tail", TAIL)):
+        values |= basic(f"{name}/", [place for place, s in zip(realistic, sides, strict=True) if s == side])
+    for rule in ("optimistic", "pessimistic"):
+        values |= basic(f"{rule}/", [result.under(rule) for result in results])
+    values["expected/mrr"] = average(mean_reciprocal_rank(result.places()) for result in results)
+    values |= {f"expected/hits@{k}": average(hits_at(result.places(), k) for result in results) for k in hits}
+    values["amr"] = adjusted_mean_rank(results)
+    if any(result.candidates > 1 for result in results):
+        values["amri"] = adjusted_mean_rank_index(results)
+    values["num_queries"] = Fraction(len(results))
+    values["num_tied"] = Fraction(sum(result.equal > 0 for result in results))
+    values["num_nonfinite"] = Fraction(sum(result.nonfinite > 0 for result in results))
+    return {name: float(value) for name, value in values.items()}
+
+
+# Scores of one triple of vectors, from the papers.
+
+
+def halves(vector: Vector) -> list[complex]:
+    """[real half | imaginary half] as complex numbers."""
+    n = len(vector) // 2
+    return [complex(vector[i], vector[n + i]) for i in range(n)]
+
+
+def distmult(h: Vector, r: Vector, t: Vector) -> float:
+    """Σ hᵢ rᵢ tᵢ (Yang et al. 2015, eq. 2 with a diagonal M)."""
+    return sum(a * b * c for a, b, c in zip(h, r, t, strict=True))
+
+
+def complex_(h: Vector, r: Vector, t: Vector) -> float:
+    """Re Σ hᵢ rᵢ t̄ᵢ (Trouillon et al. 2016, eq. 9), in complex numbers."""
+    terms = zip(halves(h), halves(r), halves(t), strict=True)
+    return sum((a * b * c.conjugate() for a, b, c in terms), 0j).real
+
+
+def transe_l1(h: Vector, r: Vector, t: Vector) -> float:
+    """−‖h + r − t‖₁ (Bordes et al. 2013)."""
+    return -sum(abs(a + b - c) for a, b, c in zip(h, r, t, strict=True))
+
+
+def transe_l2(h: Vector, r: Vector, t: Vector) -> float:
+    """−‖h + r − t‖₂ (Bordes et al. 2013)."""
+    return -math.hypot(*(a + b - c for a, b, c in zip(h, r, t, strict=True)))
+
+
+def rotate(h: Vector, r: Vector, t: Vector) -> float:
+    """−Σ |hᵢ e^{iθᵢ} − tᵢ| (Sun et al. 2019, eq. 3), the norm of the vector of moduli being L1 as in their code."""
+    terms = zip(halves(h), r, halves(t), strict=True)
+    return -sum(abs(a * cmath.exp(1j * phase) - b) for a, phase, b in terms)
+
+
+FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
+    "distmult": distmult,
+    "complex": complex_,
+    "transe_l1": transe_l1,
+    "transe_l2": transe_l2,
+    "rotate": rotate,
+}
+
+
+# Losses of one query, from their definitions with logarithms and exponentials that do not overflow.
+
+
+def softplus(x: float) -> float:
+    """log(1 + eˣ), which is −log σ(−x)."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def softmax(values: Sequence[float]) -> list[float]:
+    top = max(values)
+    exponentials = [math.exp(value - top) for value in values]
+    return [value / sum(exponentials) for value in exponentials]
+
+
+def log_sum_exp(values: Sequence[float]) -> float:
+    top = max(values)
+    return top + math.log(sum(math.exp(value - top) for value in values))
+
+
+def negative_weights(logits: Sequence[float], known: Sequence[bool], temperature: float) -> list[float]:
+    """Self-adversarial weights over the negatives that are not known answers (Sun et al. 2019, eq. 4)."""
+    kept = [temperature * logit for logit, is_known in zip(logits, known, strict=True) if not is_known]
+    if not kept:
+        return [0.0] * len(known)
+    shares = iter(softmax(kept))
+    return [0.0 if is_known else next(shares) for is_known in known]
+
+
+def logistic(positive: float, negatives: Sequence[float], weights: Sequence[float]) -> float:
+    """Sun et al. 2019, eq. 5, halved as in their code: the mean of the positive and the negative part."""
+    return (softplus(-positive) + sum(w * softplus(n) for w, n in zip(weights, negatives, strict=True))) / 2
+
+
+# Numbers.
+
+
+def gradient(function: Callable[[list[float]], float], point: Sequence[float], step: float = 1e-5) -> list[float]:
+    """Central differences."""
+    slopes = []
+    for i in range(len(point)):
+        up, down = list(point), list(point)
+        up[i] += step
+        down[i] -= step
+        slopes.append((function(up) - function(down)) / (2 * step))
+    return slopes
+
+
+def chi_square(observed: Sequence[int], expected: Sequence[float]) -> float:
+    """Pearson's statistic; the callers hold the critical values of a printed table."""
+    return sum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))

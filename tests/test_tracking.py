@@ -1,0 +1,252 @@
+"""Loggers: W&B runs offline for real, TensorBoard and CSV files are read back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import hydra
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from hydra.errors import InstantiationException
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities import rank_zero_only
+
+from kgc import tracking
+from kgc.errors import UserError
+
+CONF = Path(__file__).parents[1] / "conf" / "logger"
+RANKS = pl.DataFrame({"relation": ["likes", "likes", "knows"], "realistic": [1.0, 2.5, 100.0]})
+BY_RELATION = pl.DataFrame({"relation": ["likes", "knows"], "count": [2, 1], "mrr": [0.7, 0.01]})
+METRICS = {"test/mrr": 0.47, "test/mr": 34.5, "test/hits@1": 1 / 3}
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without a key whose home is empty; nobody answers on the terminal."""
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_MODE", "WANDB_BASE_URL", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    for name in ("HOME", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR"):
+        monkeypatch.setenv(name, str(home))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked for a key"))
+    monkeypatch.setattr("getpass.getpass", lambda *_: pytest.fail("asked for a key"))
+
+
+def instantiate(choice: str, folder: Path, **changes: object) -> list[Logger]:
+    config = yaml.safe_load((CONF / f"{choice}.yaml").read_text()) | changes
+    try:
+        return hydra.utils.instantiate(config, save_dir=folder, name="a-run")
+    except InstantiationException as error:
+        raise error.__cause__ from None
+
+
+def wandb_file(folder: Path, *words: bytes) -> bytes:
+    """The run's log, once W&B's background process has written all `words` to it."""
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    for _ in range(100):
+        missing = [word for word in words if word not in path.read_bytes()]
+        if not missing:
+            return path.read_bytes()
+        time.sleep(0.1)
+    pytest.fail(f"{path} lacks {missing}")
+
+
+def close(loggers: list[Logger], step: int | None = 20) -> None:
+    tracking.log_summary(loggers, METRICS, RANKS, BY_RELATION, step=step)
+    tracking.finish(loggers, failed=False)
+
+
+def test_mode_is_offline_for_a_user_who_is_not_logged_in() -> None:
+    assert tracking.wandb_mode() == "offline"
+
+
+def test_mode_comes_from_the_environment_where_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    assert tracking.wandb_mode() == "disabled"
+    monkeypatch.setenv("WANDB_MODE", "of")
+    with pytest.raises(UserError, match=r"WANDB_MODE is `of`; choices: online, offline"):
+        tracking.wandb_mode()
+
+
+def test_mode_is_online_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert tracking.wandb_mode() == "online"
+
+
+@pytest.mark.parametrize("name", [".netrc", "_netrc", "elsewhere"])
+def test_mode_is_online_with_an_entry_for_the_server_in_netrc(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "home" / name
+    path.write_text("machine example.org login user password secret\n")
+    if name == "elsewhere":
+        monkeypatch.setenv("NETRC", str(path))
+    assert tracking.wandb_mode() == "offline"
+    path.write_text(f"machine api.wandb.ai login user password {'0' * 40}\n")
+    assert tracking.wandb_mode() == "online"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org:8080")
+    assert tracking.wandb_mode() == "offline"
+    path.write_text(f"machine wandb.example.org:8080 login user password {'0' * 40}\n")
+    assert tracking.wandb_mode() == "online"
+    path.write_text("not a netrc file")
+    assert tracking.wandb_mode() == "offline"
+
+
+def test_the_server_may_come_from_the_settings_of_wandb_login(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "settings").write_text("[default]\nbase_url = https://wandb.example.org\n")
+    (home / ".netrc").write_text(f"machine wandb.example.org login user password {'0' * 40}\n")
+    assert tracking.wandb_mode() == "online"
+
+
+def test_online_without_a_key_is_an_error_and_not_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(UserError, match=r"run `wandb login`, set WANDB_API_KEY, or choose logger\.mode=offline"):
+        instantiate("wandb", tmp_path / "run")
+    with pytest.raises(UserError, match="needs an API key"):
+        instantiate("wandb", tmp_path / "run", mode="online")
+    with pytest.raises(UserError, match=r"logger\.mode is `sometimes`; choices"):
+        instantiate("wandb", tmp_path / "run", mode="sometimes")
+
+
+def test_a_malformed_key_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "short")
+    with pytest.raises(UserError, match=r"^W&B could not open a run: .*API key.*logger\.mode=offline") as error:
+        instantiate("wandb", tmp_path / "run")
+    assert "\n" not in str(error.value)
+
+
+def test_wandb_run_offline(tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="kgc"):
+        loggers = instantiate("wandb", tmp_path / "run", tags=["nightly"], group="ablation")
+    tracking.log_config(loggers, {"model": {"dim": 31415}, "seeds": [1, 2]})
+    loggers[0].log_metrics({"train/loss": 0.5}, step=10)
+    close(loggers)
+    tracking.finish(loggers, failed=False)  # a second time is harmless
+
+    wandb_file(tmp_path / "run", b"a-run", b"nightly", b"ablation", b"31415", b"trainer/global_step", b"train/loss")
+    wandb_file(tmp_path / "run", b"test/mrr", b"0.47", b"test/log10_rank")
+    (table,) = (tmp_path / "run").glob("wandb/offline-run-*/files/media/table/test/by_relation*.json")
+    stored = json.loads(table.read_text())
+    assert stored["columns"] == ["relation", "count", "mrr"]
+    assert stored["data"] == [["likes", 2, 0.7], ["knows", 1, 0.01]]
+
+    (message,) = (record.getMessage() for record in caplog.records if record.name == "kgc.tracking")
+    assert f"wandb sync {tmp_path / 'run' / 'wandb' / 'offline-run-'}" in message
+    assert "wandb:" not in "".join(capfd.readouterr())
+    assert not {"WANDB_MODE", "WANDB_DATA_DIR"} & set(os.environ)  # a later run of this process decides for itself
+    assert not list((tmp_path / "home").rglob("artifacts/staging/*"))
+
+
+def test_the_next_wandb_run_is_a_new_one(tmp_path: Path) -> None:
+    trials = ("one", "two", "three")
+    for trial in trials:
+        loggers = instantiate("wandb", tmp_path / trial)
+        loggers[0].log_metrics({f"valid/{trial}": 0.5}, step=1)
+        if trial != "two":  # a trial that crashes before `finish` must not swallow the next one
+            tracking.finish(loggers, failed=trial == "three")
+    for trial in trials:
+        content = wandb_file(tmp_path / trial, f"valid/{trial}".encode())
+        assert [other for other in trials if f"valid/{other}".encode() in content] == [trial]
+    assert len({next((tmp_path / trial).glob("wandb/offline-run-*")).name for trial in trials}) == 3
+
+
+def test_wandb_table_is_cut(tmp_path: Path) -> None:
+    many = pl.DataFrame({"relation": [f"r{i}" for i in range(1500)], "count": [1] * 1500})
+    loggers = instantiate("wandb", tmp_path)
+    tracking.log_summary(loggers, {}, RANKS, many, split="valid")
+    tracking.finish(loggers, failed=False)
+    (table,) = tmp_path.glob("wandb/offline-run-*/files/media/table/valid/by_relation*.json")
+    stored = json.loads(table.read_text())["data"]
+    assert len(stored) == 1000
+    assert stored[-1] == ["r999", 1]
+
+
+def test_wandb_disabled_writes_nothing(tmp_path: Path) -> None:
+    loggers = instantiate("wandb", tmp_path, mode="disabled")
+    tracking.log_config(loggers, {"seed": 1})
+    close(loggers)
+    assert not list(tmp_path.rglob("*.wandb"))
+
+
+def test_csv(tmp_path: Path) -> None:
+    for _ in range(2):  # a resumed run leaves the first run's file alone
+        loggers = instantiate("csv", tmp_path)
+        tracking.log_config(loggers, {"seed": 7})
+        loggers[0].log_metrics({"train/loss": 0.5}, step=10)
+        close(loggers)
+    for version in ("version_0", "version_1"):
+        with (tmp_path / "csv" / version / "metrics.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [row["step"] for row in rows] == ["10", "20"]
+        assert float(rows[0]["train/loss"]) == 0.5
+        assert {key: float(rows[1][key]) for key in METRICS} == METRICS
+        assert yaml.safe_load((tmp_path / "csv" / version / "hparams.yaml").read_text()) == {"seed": 7}
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loggers = instantiate("tensorboard", tmp_path)
+    tracking.log_config(loggers, {"model": {"dim": 8}})
+    loggers[0].log_metrics({"train/loss": 0.5}, step=10)
+    close(loggers)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert {"train/loss", "hp/mrr", *METRICS} <= set(events.Tags()["scalars"])
+    assert events.Scalars("test/mrr")[0].value == np.float32(0.47)
+    assert events.Scalars("test/mrr")[0].step == 20
+    histogram = events.Histograms("test/log10_rank")[0].histogram_value
+    assert sum(histogram.bucket) == 3
+    assert yaml.safe_load((tmp_path / "tensorboard" / "hparams.yaml").read_text()) == {"model": {"dim": 8}}
+
+
+def test_tensorboard_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UserError, match=r"pip install 'kgc\[tensorboard\]'"):
+        instantiate("tensorboard", tmp_path)
+
+
+def test_no_logger(tmp_path: Path) -> None:
+    assert instantiate("none", tmp_path) == []
+    tracking.log_config([], {"seed": 1})
+    close([])
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_any_mix_of_loggers_and_no_ranks(tmp_path: Path) -> None:
+    loggers = [*instantiate("csv", tmp_path), *instantiate("wandb", tmp_path), *instantiate("tensorboard", tmp_path)]
+    tracking.log_config(loggers, {"seed": 1})
+    tracking.log_summary(loggers, METRICS, RANKS.clear(), BY_RELATION.clear())
+    tracking.finish(loggers, failed=True)
+    wandb_file(tmp_path, b"test/mrr")
+
+
+def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_zero_only, "rank", 1)
+    loggers = [*instantiate("csv", tmp_path), *instantiate("wandb", tmp_path), *instantiate("tensorboard", tmp_path)]
+    tracking.log_config(loggers, {"seed": 1})
+    close(loggers)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "filled"),
+    [([1.0, 1.5, 10.0], {0: 1, 11: 1, 63: 1}), ([1.0, 100.0], {0: 1, 63: 1}), ([], {})],
+)
+def test_histogram_counts_every_rank_once(ranks: list[float], filled: dict[int, int]) -> None:
+    frame = pl.DataFrame({"realistic": ranks}, schema={"realistic": pl.Float64})
+    counts, edges = tracking._histogram(frame)
+    assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == filled  # log10(1.5) · 64 = 11.27
+    assert (len(edges), edges[0]) == (65, 0.0)
