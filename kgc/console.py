@@ -65,6 +65,8 @@ class Terminal:
             with warnings.catch_warnings():
                 # Lightning's call into torch, nothing a user could change.
                 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
+                # What is logged has been reduced over the processes before.
+                warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*sync_dist")
                 yield
         finally:
             warnings.showwarning = show

@@ -117,7 +117,7 @@ class KGEModule(LightningModule):
         rate = (self._examples - self._marked_examples) * self.trainer.world_size / (time.perf_counter() - self._mark)
         row = {"epoch": self.current_epoch + 1, "train/loss": loss, "train/examples_per_second": rate}
         row["train/lr"] = self.optimizers().param_groups[0]["lr"]
-        self.log_dict({name: value for name, value in row.items() if name != "epoch"}, rank_zero_only=True)
+        self.log_dict({name: value for name, value in row.items() if name != "epoch"})
         if self._valid_mrr is not None:
             row["valid/mrr"] = self._valid_mrr
         self.history.append(row)
@@ -178,7 +178,7 @@ class KGEModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         metrics = self.ranks.compute()
         self._valid_mrr = metrics["mrr"]
-        self.log_dict({f"valid/{name}": value for name, value in metrics.items()}, rank_zero_only=True)
+        self.log_dict({f"valid/{name}": value for name, value in metrics.items()})
 
     def test_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:
         self.rank_step(batch)

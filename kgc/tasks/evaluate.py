@@ -13,6 +13,7 @@ from kgc.errors import UserError
 from kgc.foreign import load_vectors, read_vectors, read_vocabulary
 from kgc.models.base import KGEModel
 from kgc.module import KGEModule
+from kgc.runtime import prepare_process
 from kgc.tasks.build import (
     SPLITS,
     build_graph,
@@ -54,6 +55,7 @@ def run(config: dict, folder: str) -> dict[str, float]:
     run_dir = Path(folder)
     with Session(run_dir, "evaluate.log") as session:
         terminal = session.terminal
+        prepare_process()
         if cfg.checkpoint and cfg.embeddings.entities:
             raise UserError("checkpoint and embeddings.entities are both given: choose one")
         if cfg.checkpoint:

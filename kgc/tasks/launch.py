@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig
+from pytorch_lightning.utilities import rank_zero_only
 
 from kgc.errors import UserError
 
 
 def processes_wanted(cfg: DictConfig) -> int:
-    """How many processes this machine shall run for `cfg.trainer`; 1 where torchrun, Slurm or the like made this one."""
+    """How many processes this machine shall run for `cfg.trainer`; 1 in a process of torchrun or Slurm."""
     if "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ:
         return 1
     devices = cfg.trainer.devices
@@ -63,6 +64,8 @@ def launch(function: Callable[..., Any], processes: int, *arguments: Any) -> Any
 
 def _guarded(function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
     """A user's mistake travels back as a value: every process meets it alike."""
+    # Lightning learnt this process's rank when it was imported, before the launcher had set it.
+    rank_zero_only.rank = int(os.environ["RANK"])
     try:
         return "done", function(*arguments)
     except UserError as error:

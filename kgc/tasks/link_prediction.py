@@ -80,6 +80,6 @@ def describe_nonfinite(error: NonFiniteScore, graph: KnowledgeGraph) -> str:
     relation = graph.relations[int(error.queries.relation)]
     return (
         f"the model scores the right answer of {error.count} quer{'y' if error.count == 1 else 'ies'} as "
-        f"{error.value}, first for the triple ({head!r}, {relation!r}, {tail!r}): it has diverged (lower optimizer.lr), "
+        f"{error.value}, first for the triple ({head!r}, {relation!r}, {tail!r}): it has diverged (lower optimizer.lr) "
         "or its vectors are damaged; ranking.nonfinite=worst ranks such queries last instead"
     )

@@ -42,7 +42,7 @@ class Session:
         self._capture = self.terminal.capture()
 
     def start_logging(self, cfg: DictConfig) -> None:
-        """Writes `config.yaml` and opens the loggers of `cfg.logger`; called when data and model are known to be good."""
+        """Writes `config.yaml` and opens the loggers of `cfg.logger`; called when data and model are good."""
         if self.first:
             OmegaConf.save(cfg, self.run_dir / "config.yaml", resolve=True)
             self.loggers = call(cfg.logger, save_dir=self.run_dir, name=self.run_dir.name)

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
 from pytorch_lightning.callbacks import EarlyStopping
@@ -18,6 +17,7 @@ from kgc.data.datamodule import KGDataModule
 from kgc.errors import UserError
 from kgc.module import KGEModule
 from kgc.ranking import NonFiniteScore
+from kgc.runtime import prepare_process
 from kgc.tasks.build import (
     Checkpoint,
     build_graph,
@@ -142,7 +142,7 @@ def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict
     """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
     run_dir, terminal = session.run_dir, session.terminal
     checkpoint = read_checkpoint(str(resume)) if resume else None
-    torch.set_flush_denormal(True)
+    prepare_process()
     seed_everything(cfg.seed, verbose=False)
     known = (checkpoint.entities, checkpoint.relations) if checkpoint else ()
     graph = build_graph(cfg, *known)
