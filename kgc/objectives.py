@@ -86,7 +86,7 @@ class NegativeSampling(Objective):
             answer = model.candidate_vectors(target.unsqueeze(-1))  # [B, 1, D]
             query = model.combine(queries, anchor, relation)  # [B, Dq]
             positive = model.logits(model.similarity(query, answer)).squeeze(-1)  # [B]
-            negative = model.logits(model.similarity(query, model.candidate_vectors(negatives.candidates)))  # [B, K]
+            negative = model.logits(model.compare(query, negatives.candidates))  # [B, K]
             losses = self.pairwise(positive, negative, self.sampler.weights(negative, negatives.known))  # [B]
             total = total + weighted_mean(losses, triple_weights)
             total = total + self.penalty(model, anchor, relation, answer.squeeze(1))

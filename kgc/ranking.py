@@ -1,13 +1,12 @@
-"""Exact filtered ranks, in blocks of one shape.
+"""Exact filtered ranks, in blocks, in bounded memory.
 
 `rank_queries` scores queries against all entities and counts, for every query, the unfiltered rivals that score
 strictly higher than the target (`better`) and those that tie with it (`equal`).
 
-How it stays exact. Floating-point matrix products depend on the shape of the call, so all scores come from calls of one
-shape: [batch, block], the last rows padded, the last block overlapping. The target's score is read from the block that
-holds its rivals' scores; where the entities take several blocks it is read from a block of the same shape made of the
-targets, compared with its value in the block that contains it, and a query whose two values differ is ranked again from
-one whole row. Known answers are set to NaN by index, which no comparison counts.
+Two ways of being exact. `certified` (models that are a query and a similarity): fp32 arithmetic decides what its
+proven error bound allows and float64 decides the rest, so that ranks are those of the float64 scores whatever the
+machine does; see `kgc.engine.certified`. `block` (any scorer): ranks are those of the scores themselves, all read from
+calls of one shape; see `kgc.engine.blocks`. Known answers are set to NaN by index, which no comparison counts.
 
 Cost: every distinct (anchor, relation, side) is scored once, U · E · D multiplications for U of them. Memory above the
 tables and the index: a few times batch · block floats, and the known answers of one batch.
@@ -24,11 +23,17 @@ import torch
 from torch import Tensor
 
 from kgc.data.known import KnownAnswers
+from kgc.engine.blocks import BlockPart
+from kgc.engine.certified import Candidates, CertifiedPart
+from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
+from kgc.engine.counting import count_eager
+from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY
 from kgc.errors import UserError
 from kgc.types import Queries, RankCounts, Scorer, Side
 
-# Cells of one block of scores: 2^23 floats (32 MiB) stay near a CPU's caches, 2^27 (512 MiB) keep a GPU busy.
-_CELLS = {"cpu": 1 << 23, "cuda": 1 << 27}
+# Cells of one block of scores: 2^20 floats (4 MiB) stay in a CPU's caches, 2^27 (512 MiB) keep a GPU busy.
+_CELLS = {"cpu": 1 << 20, "cuda": 1 << 27}
+_PRECISIONS = ("certified", "block")
 
 
 class NonFiniteScore(UserError):
@@ -46,16 +51,21 @@ class NonFiniteScore(UserError):
 
 @dataclass(frozen=True)
 class RankingOptions:
-    """How ranks are computed; none of these changes a rank.
+    """How ranks are computed.
 
     Args:
+        precision: `certified` ranks by float64 scores where the model has an error bound, and by blocks elsewhere;
+            `block` ranks by fp32 scores.
         batch: distinct queries scored together; None picks 512 (1024 on CUDA).
-        block: entities scored together; None picks what keeps batch · block at 2^23 cells (2^27 on CUDA).
+        block: entities scored together; None picks what keeps batch · block at 2^20 cells (2^27 on CUDA).
+        compile: True uses `torch.compile`, False does not; None compiles for large work where a compiler is found.
         nonfinite: `error` raises `NonFiniteScore` when a target's score is not finite; `worst` gives it the worst rank.
     """
 
+    precision: str = "certified"
     batch: int | None = None
     block: int | None = None
+    compile: bool | None = None
     nonfinite: str = "error"
 
     def __post_init__(self) -> None:
@@ -63,6 +73,8 @@ class RankingOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"ranking.{name}={value}: must be at least 1, or null for the default")
+        if self.precision not in _PRECISIONS:
+            raise UserError(f"ranking.precision={self.precision}: choices are {', '.join(_PRECISIONS)}")
         if self.nonfinite not in ("error", "worst"):
             raise UserError(f"ranking.nonfinite={self.nonfinite}: choices are error, worst")
 
@@ -100,27 +112,24 @@ def rank_queries(
     options = options or RankingOptions()
     device = targets.device
     side = queries.side if isinstance(queries.side, Tensor) else torch.full_like(targets, int(queries.side))
-    # One row of scores per distinct query, sorted by side, then relation.
-    distinct, row_of_query = torch.unique(
-        torch.stack([side, queries.relation, queries.anchor]), dim=1, return_inverse=True
-    )
-    rows = Queries(distinct[2], distinct[1], distinct[0])
+    rows, row_of_query = _distinct(queries, side)
     known_target = (
         known.contains(queries, targets.unsqueeze(-1)).squeeze(-1) if known else torch.zeros_like(targets, dtype=bool)
     )
-    better, equal, candidates, nonfinite = (torch.empty_like(targets) for _ in range(4))
+    results = [torch.empty_like(targets) for _ in range(4)]
     batch, block = options.shape(scorer.num_entities, device)
     order = torch.argsort(row_of_query, stable=True)
     sorted_rows = row_of_query[order].cpu()
     start = 0
     with exact_arithmetic(device):
+        rank = _method(scorer, options, len(rows), device)
         while start < len(rows):
             stop = min(start + batch, len(rows))
             first, last = torch.searchsorted(sorted_rows, torch.tensor([start, stop])).tolist()
             mine = order[first:last]  # the queries of this batch of rows
-            part = _Part(scorer, rows[start:stop], row_of_query[mine] - start, targets[mine], known_target[mine], known)
+            part = (rows[start:stop], row_of_query[mine] - start, targets[mine], known_target[mine], known)
             try:
-                result = part.rank(batch, block)
+                pieces = rank(part, batch, block)
             except RuntimeError as error:
                 if not _out_of_memory(error) or batch * block == 1:
                     raise
@@ -128,179 +137,61 @@ def rank_queries(
                     block = -(-block // 2)
                 else:
                     batch = -(-batch // 2)
-                warnings.warn(
-                    f"out of memory: going on with blocks of {batch} queries x {block} entities", stacklevel=2
-                )
+                warnings.warn(f"out of memory: now in blocks of {batch} queries x {block} entities", stacklevel=2)
                 continue
-            for whole, piece in zip((better, equal, candidates, nonfinite), result, strict=True):
+            for whole, piece in zip(results, pieces, strict=True):
                 whole[mine] = piece
             start = stop
-    return _judge(RankCounts(better, equal, candidates, nonfinite), queries, side, targets, options)
+    return _judge(RankCounts(*results), queries, side, targets, options)
+
+
+def is_certified(scorer: Scorer, options: RankingOptions) -> bool:
+    """Whether ranks of this scorer are those of its float64 scores."""
+    similarity = getattr(scorer, "similarity", None)
+    return options.precision == "certified" and hasattr(scorer, "exact_query_vectors") and similarity.certified
+
+
+def _distinct(queries: Queries, side: Tensor) -> tuple[Queries, Tensor]:
+    """The distinct questions, sorted by side, then relation, and [Q] the place of each query's own."""
+    if not len(queries):
+        return Queries(queries.anchor, queries.relation, side), queries.anchor
+    relations, entities = int(queries.relation.max()) + 1, int(queries.anchor.max()) + 1
+    key = (side * relations + queries.relation) * entities + queries.anchor
+    key, row = torch.unique(key, return_inverse=True)
+    anchor, key = key % entities, key // entities
+    return Queries(anchor, key % relations, key // relations), row
+
+
+def _method(
+    scorer: Scorer, options: RankingOptions, rows: int, device: torch.device
+) -> Callable[..., tuple[Tensor, ...]]:
+    """A function from (part, batch, block) to the counts of the part."""
+    similarity = getattr(scorer, "similarity", None)
+    compiled = options.compile
+    if compiled is None:
+        compiled = worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
+
+    counter = count_compiled if compiled else count_eager
+    if is_certified(scorer, options):
+        table = Candidates(scorer, compiled_key(similarity) if compiled else None)
+        return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block, counter)
+    return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter)
 
 
 def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, options: RankingOptions) -> RankCounts:
-    """Applies the policy for targets without a finite score (marked better = -2 − their position among NaN, ±inf)."""
+    """Applies the policy for targets without a finite score, which `better` marks."""
     bad = counts.better < 0
     number = int(bad.sum())
     if not number:
         return counts
     if options.nonfinite == "error":
         i = int(bad.nonzero()[0])
-        value = {-2: float("nan"), -3: float("inf"), -4: float("-inf")}[int(counts.better[i])]
+        value = {NAN: float("nan"), PLUS_INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}[int(counts.better[i])]
         query = Queries(queries.anchor[i], queries.relation[i], side[i])
         raise NonFiniteScore(query, targets[i], value, number)
     warnings.warn(f"{number} right answer(s) have a non-finite score and get the worst rank", stacklevel=3)
     worst = torch.where(bad, counts.candidates - 1, counts.better)
     return RankCounts(worst, torch.where(bad, 0, counts.equal), counts.candidates, counts.nonfinite)
-
-
-class _Part:
-    """The queries of one batch of rows: P queries that ask U distinct questions."""
-
-    def __init__(
-        self,
-        scorer: Scorer,
-        rows: Queries,
-        row: Tensor,
-        target: Tensor,
-        known_target: Tensor,
-        known: KnownAnswers | None,
-    ):
-        self.scorer = scorer
-        self.rows = rows
-        self.row = row  # [P], ascending
-        self.target = target  # [P]
-        self.known_target = known_target  # [P] bool: the filter holds the target itself
-        none = target.new_empty(0)
-        self.known_row, self.known_entity = known.answers(rows) if known else (none, none)
-
-    def rank(self, batch: int, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """[P] better, equal, candidates and non-finite scores, all scored in calls of shape [batch, block]."""
-        entities = self.scorer.num_entities
-        count = len(self.rows)
-        padding = torch.arange(batch, device=self.row.device).clamp_(max=count - 1)
-        score = _bind(self.scorer, self.rows[padding])
-        blocks = list(_ranges(entities, block))
-        target_score = None
-        if len(blocks) > 1:
-            target_score = self._scores_of_targets(score, block)
-        better, equal = torch.zeros_like(self.target), torch.zeros_like(self.target)
-        unsteady = torch.zeros_like(self.target, dtype=torch.bool)
-        finite = torch.ones((), dtype=torch.bool, device=self.row.device)
-        cells = self._known_cells(blocks)
-        for (low, start, stop), known_cells in zip(blocks, cells, strict=True):
-            scores = score(range(low, stop))[:count, start - low :]  # [U, n]; the overlap was counted before
-            own = scores[self.row, (self.target - start).clamp(0, stop - start - 1)]  # [P]
-            if target_score is None:
-                target_score = own
-            inside = (self.target >= start) & (self.target < stop)
-            unsteady |= inside & (own != target_score)
-            finite &= _all_finite(scores)
-            scores[known_cells] = torch.nan
-            better += _count(torch.gt, scores, self.row, target_score)
-            equal += _count(torch.eq, scores, self.row, target_score)
-        nonfinite = torch.zeros_like(self.target)
-        # A target outside the filter tied with itself.
-        equal -= (~self.known_target).long()
-        if not bool(finite) or bool(unsteady.any()):
-            chosen = torch.ones_like(unsteady) if not bool(finite) else unsteady
-            better, equal, nonfinite = self._rank_whole_rows(score, blocks, chosen, better, equal, nonfinite)
-        known_count = torch.bincount(self.known_row, minlength=count)[self.row]
-        candidates = entities - known_count + self.known_target.long()
-        return better, equal, candidates, nonfinite
-
-    def _known_cells(self, blocks: list[tuple[int, int, int]]) -> list[tuple[Tensor, Tensor]]:
-        """For each block the (row, column) of its known answers."""
-        if len(blocks) == 1:
-            return [(self.known_row, self.known_entity)]
-        starts = torch.tensor([start for _, start, _ in blocks], device=self.row.device)
-        block_of = torch.searchsorted(starts, self.known_entity, right=True) - 1
-        order = torch.argsort(block_of, stable=True)
-        sizes = torch.bincount(block_of, minlength=len(blocks)).tolist()
-        rows, columns = self.known_row[order], (self.known_entity - starts[block_of])[order]
-        return list(zip(rows.split(sizes), columns.split(sizes), strict=True))
-
-    def _scores_of_targets(self, score: Callable[[Tensor | range], Tensor], block: int) -> Tensor:
-        """[P] scores read from blocks of the same shape whose columns are the targets."""
-        found = []
-        for columns in self.target.split(block):
-            padded = columns[torch.arange(block, device=columns.device).clamp_(max=len(columns) - 1)]
-            first = sum(map(len, found))
-            rows = self.row[first : first + len(columns)]
-            found.append(score(padded)[rows, torch.arange(len(columns), device=columns.device)])
-        return torch.cat(found)
-
-    def _rank_whole_rows(
-        self,
-        score: Callable[[Tensor | range], Tensor],
-        blocks: list[tuple[int, int, int]],
-        chosen: Tensor,
-        better: Tensor,
-        equal: Tensor,
-        nonfinite: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Ranks the chosen queries again from whole rows of scores, non-finite scores set aside."""
-        entities = self.scorer.num_entities
-        at_once = max(1, sum(stop - start for _, start, stop in blocks[:1]) * 512 // entities)
-        for rows in self.row[chosen].unique().split(at_once):
-            whole = torch.cat([score(range(low, stop))[rows, start - low :] for low, start, stop in blocks], dim=1)
-            place = torch.full((len(self.rows),), -1, device=rows.device).scatter_(
-                0, rows, torch.arange(len(rows), device=rows.device)
-            )
-            mine = (place[self.row] >= 0).nonzero().squeeze(-1)
-            here, target = place[self.row[mine]], self.target[mine]
-            own = whole[here, target]
-            cells = place[self.known_row] >= 0
-            whole[place[self.known_row[cells]], self.known_entity[cells]] = 0.0  # a filtered score is nobody's rival
-            odd = ~whole.isfinite()
-            nonfinite[mine] = odd.sum(1)[here] + (self.known_target[mine] & ~own.isfinite()).long()
-            whole[odd] = torch.nan
-            whole[place[self.known_row[cells]], self.known_entity[cells]] = torch.nan
-            better[mine] = _count(torch.gt, whole, here, own)
-            equal[mine] = _count(torch.eq, whole, here, own) - (~self.known_target[mine]).long()
-            kinds = torch.where(own.isnan(), -2, torch.where(own > 0, -3, -4))
-            better[mine] = torch.where(own.isfinite(), better[mine], kinds)
-        return better, equal, nonfinite
-
-
-def _bind(scorer: Scorer, queries: Queries) -> Callable[[Tensor | range], Tensor]:
-    """A function from candidates to scores for fixed queries; query vectors are computed once where there are any."""
-    if hasattr(scorer, "query_vectors"):
-        vectors = scorer.query_vectors(queries)
-        return lambda candidates: scorer.similarity.ranking_key(vectors, scorer.candidate_vectors(candidates))
-    return lambda candidates: scorer.score(queries, candidates).clone()
-
-
-def _ranges(entities: int, block: int) -> Iterator[tuple[int, int, int]]:
-    """(first entity scored, first entity counted, end) of blocks of one width; the last overlaps the one before."""
-    for start in range(0, entities, block):
-        stop = min(start + block, entities)
-        yield max(0, stop - block), start, stop
-
-
-def _all_finite(scores: Tensor) -> Tensor:
-    low, high = torch.aminmax(scores)
-    return torch.isfinite(low) & torch.isfinite(high)
-
-
-def _count(compare: Callable[..., Tensor], scores: Tensor, row: Tensor, threshold: Tensor) -> Tensor:
-    """[P] numbers of cells in `scores[row]` for which `compare(cell, threshold)` holds.
-
-    Queries that share a row are taken one after another, so that rows are compared where they lie; a comparison writes
-    into fp32 because torch sums that many times faster than bool. Counts up to 2^24 cells a block are exact.
-    """
-    counts = torch.empty_like(row)
-    if not len(row):
-        return counts
-    turn = torch.arange(len(row), device=row.device) - torch.searchsorted(row, row)  # 0, 1, … within a row
-    turns = int(turn.max()) + 1
-    order = torch.argsort(turn, stable=True)
-    buffer = scores.new_empty(scores.shape)
-    for queries in order.split(torch.bincount(turn, minlength=turns).tolist()):
-        rows = scores if len(queries) == len(scores) else scores[row[queries]]
-        hits = compare(rows, threshold[queries].unsqueeze(-1), out=buffer[: len(rows)])
-        counts[queries] = hits.sum(-1).long()
-    return counts
 
 
 def _out_of_memory(error: Exception) -> bool:

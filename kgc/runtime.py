@@ -14,9 +14,9 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 def prepare_process() -> None:
     """Treats denormal numbers as 0, and keeps freed memory for the next step.
 
-    Arithmetic on numbers below 1e-38 is many times slower; embeddings that decay towards 0 are full of them. glibc gives
-    blocks of some MiB back to the kernel when they are freed, and a training step that asks for the same blocks again
-    spends its time in page faults.
+    Arithmetic on numbers below 1e-38 is many times slower; embeddings that decay towards 0 are full of them. glibc
+    gives blocks of some MiB back to the kernel when they are freed, and a training step that asks for the same blocks
+    again spends its time in page faults.
     """
     torch.set_flush_denormal(True)
     with contextlib.suppress(OSError, AttributeError):  # another C library

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-# The same examples in every run: a red suite means a change, not bad luck. No database: nothing is written beside the
-# sources. `pytest --hypothesis-profile=search` looks further, at random.
+# The same examples in every run: a red suite means a change, not bad luck; a database of past failures would add
+# nothing. `pytest --hypothesis-profile=search` looks further, at random.
 settings.register_profile(
     "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -54,6 +54,14 @@ class TripleBatches:
         self._start = 0
         self._position = 0
 
+    @property
+    def sampler(self) -> TripleBatches:
+        """Where Lightning looks for `set_epoch`, which it calls at the start of every epoch."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
     def __len__(self) -> int:
         own = -(-self.num_triples // self.world_size)
         return -(-own // self.batch_size)
@@ -70,10 +78,11 @@ class TripleBatches:
             yield batches[position]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "position": self._position % len(self)}
+        return {"epoch": self.epoch, "position": self._position % max(1, len(self))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self._start = state["epoch"], state["position"]
+        self._position = self._start
 
 
 class QueryBatches:

@@ -58,6 +58,8 @@ class KnownAnswers:
             [M] the query each answer belongs to (0 … B−1, ascending), and [M] the answers (ascending within a query).
         """
         row = self.rows(queries)
+        if not len(self.cells):
+            return row[:0], row[:0]
         safe = row.clamp(min=0)
         start = self.offsets[safe]
         count = torch.where(row < 0, 0, self.offsets[safe + 1] - start)
@@ -71,7 +73,7 @@ class KnownAnswers:
         if not len(self.cells):
             return torch.zeros(len(queries), candidates.shape[-1], dtype=torch.bool, device=candidates.device)
         row = self.rows(queries).unsqueeze(-1)
-        cell = row * self.num_entities + candidates  # negative for queries without a row: never found
+        cell = (row * self.num_entities + candidates).contiguous()  # negative for queries without a row: never found
         position = torch.searchsorted(self.cells, cell).clamp_(max=len(self.cells) - 1)
         return self.cells[position] == cell
 

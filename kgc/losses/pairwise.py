@@ -61,4 +61,7 @@ class SampledCrossEntropy(PairwiseLoss):
 
     def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
         rivals = negative.masked_fill(weights == 0, -torch.inf)
-        return torch.cat([positive.unsqueeze(-1), rivals], dim=-1).logsumexp(-1) - positive
+        logits = torch.cat([positive.unsqueeze(-1), rivals], dim=-1)
+        return F.cross_entropy(
+            logits, torch.zeros(len(logits), dtype=torch.int64, device=logits.device), reduction="none"
+        )

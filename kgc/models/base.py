@@ -117,13 +117,29 @@ class KGEModel(nn.Module):
         asks_head = (queries.side == Side.HEAD).unsqueeze(-1)
         return torch.where(asks_head, self.query(anchor, relation, Side.HEAD), self.query(anchor, relation, Side.TAIL))
 
+    def exact_query_vectors(self, queries: Queries) -> Tensor:
+        """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters."""
+        anchor, relation = self.entity.weight, self.relation.weight
+        rows = self.relation_rows(queries)
+        return self.combine(queries, anchor[queries.anchor].double(), relation[rows].double())
+
     def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
         """[N, Dq] or [B, K, Dq] vectors that queries are compared with."""
         return self.entity_vectors(candidates)
 
+    def compare(self, query: Tensor, candidates: Tensor | range | None = None) -> Tensor:
+        """[B, E], [B, n], [B, N] or [B, K] scores of [B, Dq] query vectors.
+
+        Own candidates that are about as many as there are entities are picked from the scores of all: [B, E] scores
+        cost less than [B, K] vectors gathered, and their gradients scattered.
+        """
+        if isinstance(candidates, Tensor) and candidates.dim() == 2 and 2 * candidates.shape[1] >= self.num_entities:
+            return self.similarity(query, self.candidate_vectors()).gather(1, candidates)
+        return self.similarity(query, self.candidate_vectors(candidates))
+
     def score(self, queries: Queries, candidates: Tensor | range | None = None) -> Tensor:
         """[B, E], [B, len(range)], [B, N] or [B, K] scores; see `kgc.types.Scorer`."""
-        return self.similarity(self.query_vectors(queries), self.candidate_vectors(candidates))
+        return self.compare(self.query_vectors(queries), candidates)
 
     def logits(self, scores: Tensor) -> Tensor:
         """Scores as logits: the margin γ plus the (negative) distance; unchanged for a margin of 0."""
@@ -134,6 +150,5 @@ def require_even(name: str, dim: int) -> None:
     """Complex models need an even `model.dim`."""
     if dim % 2:
         raise UserError(
-            f"model.dim={dim}: {name} stores dim/2 complex numbers per entity, so dim must be even; "
-            f"try {dim - 1 or 2} or {dim + 1}"
+            f"model.dim={dim}: {name} stores dim/2 complex numbers per entity, so dim must be even; try {dim + 1}"
         )

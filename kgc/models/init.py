@@ -41,7 +41,7 @@ class MarginRange:
     """Uniform in ±(margin + 2) / d for d coordinates: distances start near the margin (RotatE's repository)."""
 
     def __init__(self, margin: float, coordinates: int):
-        self.bound = (margin + 2.0) / coordinates
+        self.bound = (margin + 2.0) / max(1, coordinates)
 
     def __call__(self, table: Tensor) -> Tensor:
         return Uniform(self.bound)(table)

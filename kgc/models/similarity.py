@@ -2,19 +2,44 @@
 
 Every similarity answers two layouts of candidates with one formula: [N, D] shared by all queries (one matrix product or
 distance matrix) and [B, K, D] each query's own.
+
+For certified ranks a similarity also has an exact order, in float64 with one fixed order of additions, a fast key in
+fp32, and a proof of how far the key may be off (`band`). In the proofs u = 2⁻²⁴ is fp32's unit round-off; a sum of n
+products or of n terms, added in any order, is off by at most γₙ = n·u / (1 − n·u) times the sum of the absolute terms
+(Higham 2002, eq. 3.5), which holds for fused multiply-adds too; γₙ < (n + 1)·u for n < 2¹¹·100. Float64 and the
+denormals that are flushed to 0 are covered by the slack in the constants.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-# Elements of the [b, N, D] temporary an elementwise similarity may hold: 2^22 floats are 16 MiB.
-_TEMPORARY = 1 << 22
+# Elements of the [b, N, D] temporary that an elementwise similarity holds: 2^18 floats stay in a core's cache on a CPU,
+# 2^26 (256 MiB) keep a GPU busy.
+_TEMPORARY = {"cpu": 1 << 18, "cuda": 1 << 26}
+_U = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a proof needs to know of all candidates, in float64.
+
+    Args:
+        norm: the largest Euclidean norm of a candidate vector.
+        width: D.
+    """
+
+    norm: float
+    width: int
 
 
 class Similarity:
     """Interface: `similarity(query, candidate)` with query [B, D] and candidate [N, D] or [B, K, D]."""
+
+    certified = False  # has `order` and `band`
 
     def __call__(self, query: Tensor, candidate: Tensor) -> Tensor:
         """Returns [B, N] for shared candidates, [B, K] for own ones."""
@@ -30,13 +55,57 @@ class Similarity:
         """[B, D] against [B, K, D] gives [B, K]."""
         raise NotImplementedError
 
-    def ranking_key(self, query: Tensor, candidate: Tensor) -> Tensor:
+    def key_terms(self, candidate: Tensor) -> Tensor | None:
+        """[N] what `ranking_key` needs of each of [N, D] candidates besides the vector, made once; None if nothing."""
+        return None
+
+    def ranking_key(self, query: Tensor, candidate: Tensor, terms: Tensor | None = None) -> Tensor:
         """[B, N] any strictly increasing function (one a query) of `shared`, where that is cheaper or rounds less."""
         return self.shared(query, candidate)
 
+    def order(self, query: Tensor, candidate: Tensor) -> Tensor:
+        """[..., D] and [..., D] float64, broadcast against each other, to [...] values that order like the score.
+
+        Every addition is an operation of its own, in an order that depends on D alone, so that equal vectors get equal
+        values wherever and among whatever others they are computed.
+        """
+        raise NotImplementedError
+
+    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
+        """Thresholds on `ranking_key` that decide against a candidate of `order` value `value`.
+
+        Args:
+            query: [P, D] float64 query vectors.
+            value: [P] float64 `order` of the targets.
+            extent: of the candidates.
+
+        Returns:
+            low, high [P] float64: a candidate whose fp32 key (of the query rounded to fp32) exceeds `high` has a higher
+            order; one whose key is below `low` has a lower one.
+        """
+        raise NotImplementedError
+
+
+def fixed_sum(terms: Tensor) -> Tensor:
+    """[..., D] to [...], adding halves to halves: one order of additions whatever the layout, device or threads."""
+    while (width := terms.shape[-1]) > 1:
+        half = width // 2
+        folded = terms[..., :half] + terms[..., half : 2 * half]
+        if width % 2:
+            folded = torch.cat([folded, terms[..., -1:]], dim=-1)
+        terms = folded
+    return terms.squeeze(-1)
+
 
 class Dot(Similarity):
-    """Inner product ⟨q, c⟩."""
+    """Inner product ⟨q, c⟩.
+
+    Proof of the band: rounding q moves ⟨q, c⟩ by at most u‖q‖‖c‖, the products and additions move it by at most
+    γ_D ‖q‖‖c‖ (1 + u) (Cauchy-Schwarz), so |key − ⟨q, c⟩| ≤ (D + 8)·u·‖q‖·max‖c‖ + D·2⁻¹²⁵, the last for products
+    that underflow.
+    """
+
+    certified = True
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
         return query @ candidate.T
@@ -44,28 +113,116 @@ class Dot(Similarity):
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return torch.bmm(candidate, query.unsqueeze(-1)).squeeze(-1)
 
+    def order(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return fixed_sum(query * candidate)
+
+    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
+        bound = (extent.width + 8) * _U * extent.norm * query.norm(dim=-1) + extent.width * 2.0**-125
+        return value - bound, value + bound
+
 
 class Euclidean(Similarity):
-    """Negative Euclidean distance −‖q − c‖₂."""
+    """Negative Euclidean distance −‖q − c‖₂.
+
+    The key q·c − ½‖c‖² orders like −‖q − c‖ because ‖q − c‖² = ‖q‖² − 2 (q·c − ½‖c‖²): no root, no clamp at 0.
+
+    Proof of the band: q·c is off by at most (D + 8)·u·‖q‖‖c‖ as for `Dot`, ½‖c‖² (rounded once from float64) by
+    ½u‖c‖², their difference by u (‖q‖‖c‖ + ½‖c‖²). The order is −‖q − c‖² in float64, which becomes a key by
+    ½ (‖q‖² + order), off by at most (D + 8)·2⁻⁵⁰ (‖q‖² + ‖c‖²).
+    """
+
+    certified = True
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        return -torch.cdist(query, candidate)
+        # The form by matrix product cancels where a distance is small against the norms, and so do its gradients.
+        return -torch.cdist(query, candidate, compute_mode="donot_use_mm_for_euclid_dist")
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -torch.linalg.vector_norm(query.unsqueeze(1) - candidate, dim=-1)
 
-    def ranking_key(self, query: Tensor, candidate: Tensor) -> Tensor:
-        """q·c − ½‖c‖²: orders like −‖q − c‖ because ‖q − c‖² = ‖q‖² − 2 (q·c − ½‖c‖²); no root, no clamp at 0."""
-        return query @ candidate.T - candidate.square().sum(-1).div_(2)
+    def key_terms(self, candidate: Tensor) -> Tensor | None:
+        return candidate.double().square().sum(-1).div_(2).to(candidate.dtype)
+
+    def ranking_key(self, query: Tensor, candidate: Tensor, terms: Tensor | None = None) -> Tensor:
+        half = self.key_terms(candidate) if terms is None else terms
+        return torch.addmm(half.neg(), query, candidate.T)
+
+    def order(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return -fixed_sum((query - candidate).square())
+
+    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
+        norm, largest = query.norm(dim=-1), extent.norm
+        bound = _U * ((extent.width + 10) * norm * largest + 2 * largest**2)
+        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + largest**2) + extent.width * 2.0**-125
+        key = (norm.square() + value) / 2
+        return key - bound, key + bound
 
 
 class Elementwise(Similarity):
-    """A similarity that is a negative sum of one term a coordinate; shared candidates go through bounded chunks."""
+    """A similarity that is minus a sum of one non-negative term a coordinate.
+
+    Proof of the band: rounding q moves the distance by at most u·Σ|qᵢ|; each term is off by a few u of itself, and the
+    sum of n non-negative terms by γₙ of itself. So with g = (n + 16)·u and e = 2u·Σ|qᵢ| + D·2⁻⁶⁰ (for squares that
+    underflow) the fp32 distance lies between d (1 − g) − e and d (1 + g) + e: a candidate is nearer than a target at
+    distance d if its fp32 distance is below d (1 − g) − e, and farther if it is above d (1 + g) + e.
+    """
+
+    certified = True
+
+    def terms(self, difference: Tensor) -> Tensor:
+        """[..., D] differences q − c to [..., n] non-negative terms."""
+        raise NotImplementedError
+
+    def magnitudes(self, query: Tensor) -> Tensor:
+        """[..., D] to [..., n] sizes |qᵢ| of what one term sees of the query."""
+        return self.terms(query)
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        rows = max(1, _TEMPORARY // max(1, candidate.numel()))
-        # Rows of queries are independent, so the chunk changes no bit of the result.
-        return torch.cat([self.own(part, candidate.unsqueeze(0)) for part in query.split(rows)])
+        return _Chunked.apply(self, query, candidate)
+
+    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return -self.terms(query.unsqueeze(1) - candidate).sum(-1)
+
+    def order(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return -fixed_sum(self.terms(query - candidate))
+
+    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
+        sizes = self.magnitudes(query)
+        relative = (sizes.shape[-1] + 16) * _U
+        absolute = 2 * _U * sizes.sum(-1) + extent.width * 2.0**-60
+        return value * (1 + relative) - absolute, value * (1 - relative) + absolute
+
+
+class _Chunked(torch.autograd.Function):
+    """Elementwise scores of [B, D] queries against [N, D] candidates in chunks of queries, made anew in the backward
+    pass: memory is that of one chunk. Rows of queries are independent, so the chunk changes no score."""
+
+    @staticmethod
+    def forward(ctx, similarity: Elementwise, query: Tensor, candidate: Tensor) -> Tensor:
+        ctx.similarity = similarity
+        ctx.save_for_backward(query, candidate)
+        scores = query.new_empty(len(query), len(candidate))
+        for rows in _chunks(query, candidate):
+            scores[rows] = similarity.own(query[rows], candidate.unsqueeze(0))
+        return scores
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
+        query, candidate = ctx.saved_tensors
+        of_query, of_candidate = torch.empty_like(query), torch.zeros_like(candidate)
+        for rows in _chunks(query, candidate):
+            with torch.enable_grad():
+                q, c = query[rows].detach().requires_grad_(), candidate.detach().requires_grad_()
+                scores = ctx.similarity.own(q, c.unsqueeze(0))
+            of_query[rows], part = torch.autograd.grad(scores, (q, c), gradient[rows])
+            of_candidate += part
+        return None, of_query, of_candidate
+
+
+def _chunks(query: Tensor, candidate: Tensor) -> list[slice]:
+    rows = max(1, _TEMPORARY.get(query.device.type, _TEMPORARY["cpu"]) // max(1, candidate.numel()))
+    return [slice(start, start + rows) for start in range(0, len(query), rows)]
 
 
 class Manhattan(Elementwise):
@@ -74,16 +231,15 @@ class Manhattan(Elementwise):
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -torch.cdist(query, candidate, p=1.0)
 
-    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
-        return -(query.unsqueeze(1) - candidate).abs().sum(-1)
+    def terms(self, difference: Tensor) -> Tensor:
+        return difference.abs()
 
 
 class ComplexModulus(Elementwise):
     """Negative sum of complex moduli −Σᵢ |qᵢ − cᵢ|, vectors stored [real half | imaginary half] (RotatE, eq. 3)."""
 
-    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
-        half = query.shape[-1] // 2
-        squared = (query[:, None, :half] - candidate[..., :half]).square()
-        squared = squared + (query[:, None, half:] - candidate[..., half:]).square()
-        # The root has no gradient at 0; from the smallest normal number on it has, and its value there is 1e-19.
-        return -squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt().sum(-1)
+    def terms(self, difference: Tensor) -> Tensor:
+        real, imaginary = difference.chunk(2, dim=-1)
+        squared = real.square() + imaginary.square()
+        # The root has no gradient at 0; from the smallest normal number on it has, and is 1e-19 there.
+        return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()

@@ -71,7 +71,9 @@ class NegativeSampler:
 
     def weights(self, logits: Tensor, known: Tensor | None) -> Tensor:
         """[B, K] logits of negatives to [B, K] weights that sum to 1 a query; 0 where `known`, or where all are."""
-        flat = logits.detach().float() * self.temperature if self.temperature else torch.zeros_like(logits)
+        flat = torch.zeros_like(logits, dtype=torch.float32)
+        if self.temperature:
+            flat = logits.detach().float() * self.temperature
         if known is None:
             return flat.softmax(-1)
         return flat.masked_fill(known, -torch.inf).softmax(-1).nan_to_num(0.0)

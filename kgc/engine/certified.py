@@ -1,0 +1,177 @@
+"""The certified path: ranks are a property of the vectors, not of the machine.
+
+Truth is the order of the scores in float64 on the stored fp32 parameters (`Similarity.order`). A block of fp32 keys,
+from any kernel, in any shape, decides all cells that lie outside a proven band around the target's score
+(`Similarity.band`); the cells inside the band are scored again in float64. So batch, block, threads, device and number
+of processes change no rank.
+
+Rows that the fp32 keys cannot serve (numbers so large that fp32 overflows, NaN, so many ties that most cells stay open)
+are scored in float64 altogether, in bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kgc.engine.counting import Counter, RowLayout
+from kgc.engine.part import Part, mark_nonfinite, ranges
+from kgc.models.similarity import Extent
+
+# Cells scored again at once: their float64 temporaries stay in a CPU's cache.
+_CELLS = 1024
+# fp32 keys and thresholds up to here cannot overflow on the way.
+_SAFE = 2.0**120
+
+
+class Candidates:
+    """The candidate vectors of a model and what the proofs need of them, taken once.
+
+    Args:
+        model: a `KGEModel` with a certified similarity whose candidates are rows of its table.
+        key: a faster form of the similarity's ranking key, or None.
+
+    Attributes:
+        vectors: [E, D] fp32.
+        terms: [E] fp32 terms of the ranking key, or None.
+        extent: sizes for `Similarity.band`; an infinite norm if a vector is not finite.
+    """
+
+    def __init__(self, model: Any, key: Callable[[Tensor, Tensor], Tensor] | None = None):
+        self.similarity = model.similarity
+        self.fast_key = key
+        self.vectors = model.candidate_vectors()
+        norm, terms = 0.0, []
+        for chunk in self.vectors.split(1 << 14):
+            norm = torch.maximum(torch.as_tensor(norm, device=chunk.device), chunk.double().norm(dim=-1).max())
+            terms.append(self.similarity.key_terms(chunk))
+        self.terms = None if not terms or terms[0] is None else torch.cat(terms)
+        largest = float(norm)
+        self.extent = Extent(largest if largest == largest else float("inf"), self.vectors.shape[-1])
+
+    def key(self, query: Tensor, start: int, stop: int) -> Tensor:
+        """[U, stop − start] fp32 keys of [U, D] fp32 queries."""
+        if self.fast_key is not None:
+            return self.fast_key(query, self.vectors[start:stop])
+        terms = None if self.terms is None else self.terms[start:stop]
+        return self.similarity.ranking_key(query, self.vectors[start:stop], terms)
+
+
+class CertifiedPart(Part):
+    """Ranks one batch of rows by bounds."""
+
+    def rank(self, table: Candidates, block: int, counter: Counter) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """[P] better, equal, candidates and non-finite scores."""
+        query = self.scorer.exact_query_vectors(self.rows)  # [U, D] float64
+        value = self._order(table, query, self.row, self.target)  # [P]
+        low, high = table.similarity.band(query[self.row], value, table.extent)
+        reach = torch.maximum(low.abs(), high.abs())
+        whole = torch.zeros(len(self.rows), dtype=torch.bool, device=self.row.device)  # rows for float64 altogether
+        whole[self.row[~(reach < _SAFE)]] = True
+        whole |= ~(query.norm(dim=-1) * table.extent.norm < _SAFE) | (table.extent.norm >= 2.0**60)
+        # Outward to fp32, so that a comparison of fp32 numbers decides no more than one of float64 numbers would.
+        low, high = _down(low), _up(high)
+        better, equal, nonfinite = (torch.zeros_like(self.target) for _ in range(3))
+        layout = RowLayout(self.row, len(self.rows))
+        fast = query.float()[layout.order]
+        found: list[tuple[Tensor, Tensor]] = []
+        blocks = list(ranges(len(table.vectors), block))
+        for (first, start, stop), (known_row, known_column) in zip(blocks, self.known_cells(blocks), strict=True):
+            keys = table.key(fast, first, stop)
+            if start > first:
+                keys[:, : start - first] = torch.nan  # counted in the block before
+            keys[layout.rank_of_row[known_row], known_column + (start - first)] = torch.nan
+            count = counter(keys, layout, low, high)
+            better += count.above
+            if not len(count.query):
+                continue
+            at, column = count.query, count.column
+            if len(at) > 16 * len(self.rows):
+                crowded = torch.bincount(self.row[at], minlength=len(self.rows)) > (stop - start) // 8
+                whole |= crowded
+                kept = ~whole[self.row[at]]
+                at, column = at[kept], column[kept]
+            found.append((at, column + first))
+        if found:
+            at, entity = (torch.cat(columns) for columns in zip(*found, strict=True))
+            again = self._order(table, query, self.row[at], entity)
+            better.index_add_(0, at, (again > value[at]).long())
+            equal.index_add_(0, at, (again == value[at]).long())
+        equal -= (~self.known_target).long()  # a target outside the filter tied with itself
+        if bool(whole.any()):
+            self._rank_in_float64(table, query, value, whole, better, equal, nonfinite)
+        return better, equal, self.candidates(), nonfinite
+
+    def _order(self, table: Candidates, query: Tensor, row: Tensor, entity: Tensor) -> Tensor:
+        """[M] float64 order of cells (row, entity)."""
+        values = query.new_empty(len(row))
+        for begin in range(0, len(row), _CELLS):
+            part = slice(begin, begin + _CELLS)
+            values[part] = table.similarity.order(query[row[part]], table.vectors[entity[part]].double())
+        return values
+
+    def _rank_in_float64(
+        self,
+        table: Candidates,
+        query: Tensor,
+        value: Tensor,
+        whole: Tensor,
+        better: Tensor,
+        equal: Tensor,
+        nonfinite: Tensor,
+    ) -> None:
+        """Ranks the queries of the marked rows by float64 scores of all candidates; equal vectors are scored once."""
+        distinct, copies = _distinct_rows(table.vectors)
+        entities = len(table.vectors)
+        place = torch.full((len(self.rows),), -1, dtype=torch.int64, device=self.row.device)
+        at_once = max(1, (1 << 22) // entities)
+        for rows in whole.nonzero().squeeze(-1).split(at_once):
+            scores = query.new_empty(len(rows), len(distinct))
+            width = max(1, _CELLS // len(rows))
+            for begin in range(0, len(distinct), width):
+                part = distinct[begin : begin + width]
+                scores[:, begin : begin + width] = table.similarity.order(
+                    query[rows].unsqueeze(1), table.vectors[part].double().unsqueeze(0)
+                )
+            scores = scores[:, copies]  # [u, E]
+            place.fill_(-1)[rows] = torch.arange(len(rows), device=rows.device)
+            cells = place[self.known_row] >= 0
+            known = place[self.known_row[cells]], self.known_entity[cells]
+            scores[known] = 0.0
+            odd = ~scores.isfinite()
+            scores[odd] = torch.nan
+            scores[known] = torch.nan
+            for at in (place[self.row] >= 0).nonzero().squeeze(-1).split(at_once):
+                here, own = place[self.row[at]], value[at]
+                nonfinite[at] = odd.sum(1)[here] + (self.known_target[at] & ~own.isfinite()).long()
+                better[at] = mark_nonfinite((scores[here] > own.unsqueeze(-1)).sum(1), own)
+                equal[at] = (scores[here] == own.unsqueeze(-1)).sum(1) - (~self.known_target[at]).long()
+
+
+def _distinct_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows [V] that represent all rows of [E, D] fp32, and [E] the representative's place of each.
+
+    Rows are hashed by their bits; a row that differs from its group's first one stands for itself.
+    """
+    bits = vectors.contiguous().view(torch.int32)
+    weights = torch.randint(1, 1 << 62, (vectors.shape[1],), generator=torch.Generator().manual_seed(0)) | 1
+    weights = weights.to(vectors.device)
+    hashes = torch.cat([(chunk.long() * weights).sum(-1) for chunk in bits.split(1 << 14)])
+    _, group = torch.unique(hashes, return_inverse=True)
+    own = torch.arange(len(vectors), device=vectors.device)
+    first = torch.full_like(own, len(vectors)).scatter_reduce_(0, group, own, "amin")[group]
+    same = torch.cat([(bits[i] == bits[first[i]]).all(-1) for i in own.split(1 << 14)])
+    return torch.unique(torch.where(same, first, own), return_inverse=True)
+
+
+def _up(values: Tensor) -> Tensor:
+    rounded = values.float()
+    return torch.where(rounded.double() < values, rounded.nextafter(rounded.new_tensor(torch.inf)), rounded)
+
+
+def _down(values: Tensor) -> Tensor:
+    rounded = values.float()
+    return torch.where(rounded.double() > values, rounded.nextafter(rounded.new_tensor(-torch.inf)), rounded)

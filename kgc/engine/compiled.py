@@ -1,0 +1,69 @@
+"""What `torch.compile` makes faster: counting in one pass, and distances without a temporary of [U, n, D]."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from kgc.engine.counting import Count, RowLayout
+from kgc.models.similarity import Elementwise, Similarity
+
+# Cells (for products) and cells times width (for distances) from which on compiling, some seconds, pays.
+_CELLS, _TERMS = 1e10, 1e10
+
+
+def worth_compiling(
+    similarity: Similarity | None, queries: int, entities: int, width: int, device: torch.device
+) -> bool:
+    """Whether ranking so many distinct queries is large work, on a machine that can compile."""
+    if isinstance(similarity, Elementwise):
+        large = float(queries) * entities * width > _TERMS
+    else:
+        large = float(queries) * entities > _CELLS
+    return large and can_compile(device)
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether `torch.compile` has what it needs: a C++ compiler for the CPU, Triton for CUDA."""
+    if device.type == "cuda":
+        return find_spec("triton") is not None
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def compiled_key(similarity: Similarity) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """[U, D] and [n, D] to [U, n] keys in one kernel, for elementwise similarities; others have a matrix product."""
+    return _fused(similarity) if isinstance(similarity, Elementwise) else None
+
+
+@functools.cache
+def _fused(similarity: Elementwise) -> Callable[[Tensor, Tensor], Tensor]:
+    def key(query: Tensor, candidate: Tensor) -> Tensor:
+        return similarity.own(query, candidate.unsqueeze(0))
+
+    return torch.compile(key, dynamic=True)
+
+
+def _counts(scores: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """[P] int32 cells above high, and [P] in [low, high]."""
+    cells = scores[row]
+    above = (cells > high.unsqueeze(-1)).to(torch.int32).sum(-1, dtype=torch.int32)
+    return above, (cells >= low.unsqueeze(-1)).to(torch.int32).sum(-1, dtype=torch.int32) - above
+
+
+@functools.cache
+def _compiled_counts() -> Callable[..., tuple[Tensor, Tensor]]:
+    return torch.compile(_counts, dynamic=True)
+
+
+def count_compiled(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor) -> Count:
+    """The same integers as `count_eager`, in one pass over the cells, and a second over the rows with open ones."""
+    above, inside = _compiled_counts()(scores, layout.row, low, high)
+    query = inside.nonzero().squeeze(-1)
+    rows = scores[layout.row[query]]
+    at, column = ((rows >= low[query, None]) & (rows <= high[query, None])).nonzero(as_tuple=True)
+    return Count(above.long(), query[at], column)

@@ -1,0 +1,92 @@
+"""Counting the cells of a block of scores above and between thresholds: the loop that ranking spends its time in.
+
+A `Counter` answers for P queries, several of which may share a row of scores: how many cells of the row are above
+`high`, and which cells lie in [low, high]. The eager form compares whole slices into fp32 buffers, which torch sums
+many times faster than bool; `kgc.engine.compiled` has a form that does both in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Count:
+    """Counts of one block.
+
+    Args:
+        above: [P] int64 cells above the high threshold.
+        query, column: [M] the cells in [low, high]: place of the query among the P, column in the block.
+    """
+
+    above: Tensor
+    query: Tensor
+    column: Tensor
+
+
+Counter = Callable[[Tensor, "RowLayout", Tensor, Tensor], Count]
+
+
+class RowLayout:
+    """Which of U rows each of P queries looks at, arranged so that rows are read where they lie.
+
+    Args:
+        row: [P] row of each query.
+        rows: U.
+
+    Queries are dealt into turns: the k-th turn holds the k-th query of every row that has one. Rows are numbered anew,
+    those with most queries first, so that the rows of a turn are the first n of the block.
+
+    Attributes:
+        order: [U] the rows in their new order.
+        rank_of_row: [U] the new number of each row.
+        turns: for each turn the [n] queries of rows 0 … n−1, in this order.
+        rest: queries of the turns too small to be worth a call of their own.
+        row: [P] new row number of each query.
+    """
+
+    def __init__(self, row: Tensor, rows: int):
+        counts = torch.bincount(row, minlength=rows)
+        self.order = torch.argsort(counts, descending=True, stable=True)
+        self.rank_of_row = torch.empty_like(self.order)
+        self.rank_of_row[self.order] = torch.arange(rows, device=row.device)
+        self.row = self.rank_of_row[row]
+        order = torch.argsort(self.row, stable=True)
+        ordered = self.row[order]
+        turn = torch.arange(len(row), device=row.device) - torch.searchsorted(ordered, ordered)
+        by_turn = order[torch.argsort(turn, stable=True)]
+        sizes = torch.bincount(turn).tolist() if len(row) else []
+        full = [n for n in sizes if n >= max(1, rows // 8)]
+        self.turns = list(by_turn[: sum(full)].split(full)) if full else []
+        self.rest = by_turn[sum(full) :]
+
+
+def count_eager(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor) -> Count:
+    """Counts with plain torch calls; scores [U, n], rows in the order of `layout`, thresholds [P]."""
+    above = torch.zeros(len(low), dtype=torch.int64, device=low.device)
+    open_queries, open_columns = [], []
+    width = scores.shape[1]
+    rest = max(1, len(scores))
+    parts = [(queries, scores[: len(queries)]) for queries in layout.turns]
+    parts += [(queries, scores[layout.row[queries]]) for queries in layout.rest.split(rest) if len(queries)]
+    over, within = scores.new_empty(scores.shape), scores.new_empty(scores.shape)
+    for queries, rows in parts:
+        size = len(queries)
+        higher = torch.gt(rows, high[queries].unsqueeze(-1), out=over[:size])
+        inside = torch.ge(rows, low[queries].unsqueeze(-1), out=within[:size]).sub_(higher)
+        above[queries] = higher.sum(-1).long()
+        some = inside.amax(-1).nonzero().squeeze(-1) if width else queries[:0]
+        if len(some):
+            at, column = inside[some].nonzero(as_tuple=True)
+            open_queries.append(queries[some[at]])
+            open_columns.append(column)
+    none = layout.row.new_empty(0)
+    return Count(
+        above,
+        torch.cat(open_queries) if open_queries else none,
+        torch.cat(open_columns) if open_columns else none,
+    )

@@ -1,0 +1,93 @@
+"""Losses over all entities: formulas in Python floats, gradients in closed form, extremes."""
+
+from __future__ import annotations
+
+import math
+
+import oracle
+import pytest
+import torch
+
+from kgc.losses.listwise import binary_cross_entropy, cross_entropy
+
+B, E = 4, 6
+GENERATOR = torch.Generator().manual_seed(12)
+LOGITS = torch.randn(B, E, generator=GENERATOR, dtype=torch.float64) * 3
+TARGET = torch.tensor([0, 5, 2, 2])
+LABELS = torch.tensor([[1, 0, 1, 0, 0, 0], [0] * 6, [1] * 6, [0, 0, 0, 0, 0, 1]], dtype=torch.bool)
+
+
+def soft_target(target: int, smoothing: float) -> list[float]:
+    """The target keeps 1 − ε and every entity, the target too, gets ε / E."""
+    return [(1 - smoothing) * (e == target) + smoothing / E for e in range(E)]
+
+
+def slow_cross_entropy(row: list[float], target: int, smoothing: float) -> float:
+    normaliser = oracle.log_sum_exp(row)
+    return sum(share * (normaliser - logit) for share, logit in zip(soft_target(target, smoothing), row, strict=True))
+
+
+def soft_labels(labels: list[bool], smoothing: float) -> list[float]:
+    """ConvE: (1 − ε) y + 1/E, and plain labels without smoothing."""
+    return [(1 - smoothing) * y + 1 / E if smoothing else float(y) for y in labels]
+
+
+def slow_binary_cross_entropy(row: list[float], labels: list[bool], smoothing: float) -> float:
+    terms = zip(soft_labels(labels, smoothing), row, strict=True)
+    return sum(y * oracle.softplus(-logit) + (1 - y) * oracle.softplus(logit) for y, logit in terms) / E
+
+
+SLOW = {
+    "cross entropy": (cross_entropy, slow_cross_entropy, TARGET),
+    "binary": (binary_cross_entropy, slow_binary_cross_entropy, LABELS),
+}
+both_losses = pytest.mark.parametrize(("loss", "slow", "truth"), SLOW.values(), ids=SLOW)
+smoothings = pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+
+
+def test_values_by_hand():
+    logits = torch.tensor([[0.0, math.log(3)]])
+    assert cross_entropy(logits, torch.tensor([1])).item() == pytest.approx(math.log(4 / 3))
+    # softplus(0) and softplus(−log 3) = log(4/3)
+    expected = (math.log(2) + math.log(4 / 3)) / 2
+    assert binary_cross_entropy(logits, torch.tensor([[False, True]])).item() == pytest.approx(expected)
+
+
+@both_losses
+@smoothings
+def test_values_equal_the_formula(loss, slow, truth, smoothing):
+    wanted = [slow(row, t, smoothing) for row, t in zip(LOGITS.tolist(), truth.tolist(), strict=True)]
+    got = loss(LOGITS, truth, smoothing)
+    assert got.shape == (B,)
+    assert got.tolist() == pytest.approx(wanted, rel=1e-5)
+
+
+@both_losses
+@smoothings
+def test_gradients_equal_finite_differences_of_the_formula(loss, slow, truth, smoothing):
+    logits = LOGITS.clone().requires_grad_()
+    loss(logits, truth, smoothing).sum().backward()
+    for i, t in enumerate(truth.tolist()):
+        wanted = oracle.gradient(lambda row, t=t: slow(row, t, smoothing), LOGITS[i].tolist())
+        assert logits.grad[i].tolist() == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+
+
+@both_losses
+@smoothings
+def test_extreme_logits_have_finite_values_and_gradients(loss, slow, truth, smoothing):
+    extreme = torch.tensor([[1e4, -1e4, 0.0, 1e4, -1e4, 5.0]]).expand(B, E).clone().requires_grad_()
+    values = loss(extreme, truth, smoothing)
+    wanted = [slow(row, t, smoothing) for row, t in zip(extreme.tolist(), truth.tolist(), strict=True)]
+    assert values.tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    values.sum().backward()
+    assert extreme.grad.isfinite().all()
+
+
+@both_losses
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_are_lifted_to_fp32_first(loss, slow, truth, dtype):
+    half = LOGITS.to(dtype)
+    got = loss(half, truth, 0.1)
+    assert got.dtype == torch.float32
+    wanted = [slow(row, t, 0.1) for row, t in zip(half.tolist(), truth.tolist(), strict=True)]
+    assert got.tolist() == pytest.approx(wanted, rel=1e-5)

@@ -1,0 +1,200 @@
+"""Two processes of one machine: one run, one set of files, the digits of one process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import runs
+
+from kgc.errors import UserError
+from kgc.tasks import train
+from kgc.tasks.launch import processes_wanted
+
+WORDS = ["dataset=nations", "model.dim=8", "trainer=ddp_cpu", "trainer.val_every=1", "logger=csv", "batch_size=100"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A run of two processes by command, and how it ended."""
+    folder = tmp_path_factory.mktemp("distributed")
+    done = runs.process(folder, runs.script("train"), *WORDS, "trainer.max_epochs=2", "hydra.run.dir=a run")
+    return SimpleNamespace(folder=folder / "a run", done=done)
+
+
+def test_a_run_leaves_the_files_of_a_run(trained):
+    assert trained.done.code == 0, trained.done.err
+    files = {str(path.relative_to(trained.folder)) for path in trained.folder.rglob("*") if path.is_file()}
+    assert files == {
+        "metrics.json",
+        "ranks.parquet",
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+        "config.yaml",
+        "report.html",
+        "train.log",
+        "csv/version_0/metrics.csv",
+        "csv/version_0/hparams.yaml",
+    }
+    assert {path.name for path in trained.folder.parent.iterdir()} == {"a run"}
+    values = runs.metrics(trained.folder)
+    assert values["test/num_queries"] == 402
+    assert values["train/epochs"] == 2
+
+
+def test_console_lines_are_not_doubled(trained):
+    lines = trained.done.out.splitlines()
+    assert sum(line.startswith("14 entities") for line in lines) == 1
+    assert [line.split()[1] for line in lines if line.startswith("epoch ")] == ["1/2", "2/2"]
+    assert sum(line.strip().startswith("both sides") for line in lines) == 1
+    assert sum("on cpu x 2" in line for line in lines) == 1
+
+
+def test_console_says_nothing_that_the_user_cannot_change(trained):
+    assert trained.done.err == ""
+    assert "deprecated" not in trained.done.out
+    log = (trained.folder / "train.log").read_text().splitlines()
+    assert [line.rstrip() for line in log] == [line.rstrip() for line in trained.done.out.splitlines()]
+
+
+def test_each_process_takes_its_share_of_an_epoch(trained):
+    """1,592 triples, 796 a process, 8 steps of 100."""
+    content = runs.content(trained.folder / "checkpoints" / "last.ckpt")
+    assert content["global_step"] == 2 * 8
+    losses = [row["train/loss"] for row in content["kgc"]["history"]]
+    assert losses[1] < losses[0]
+
+
+def test_ranks_are_those_of_one_process(trained, tmp_path):
+    checkpoint = f"checkpoint='{trained.folder}/checkpoints/best.ckpt'"
+    for split in ("test", "valid"):
+        alone = runs.evaluate(tmp_path / split, checkpoint, f"split={split}")
+        assert runs.digits(alone) == runs.digits(runs.metrics(trained.folder), split)
+    assert runs.ranks(tmp_path / "test").equals(runs.ranks(trained.folder))
+
+
+def test_evaluation_by_two_processes(trained, tmp_path):
+    checkpoint = f"checkpoint='{trained.folder}/checkpoints/best.ckpt'"
+    both = runs.evaluate(tmp_path / "both", checkpoint, "trainer=ddp_cpu")
+    assert runs.digits(both) == runs.digits(runs.metrics(trained.folder), "test")
+    assert runs.ranks(tmp_path / "both").equals(runs.ranks(trained.folder))
+    assert (tmp_path / "both" / "evaluate.log").read_text().count("14 entities") == 1
+
+
+def test_a_mistake_is_one_line(tmp_path, capfd):
+    done = runs.command(capfd, tmp_path, "train", *WORDS, "model.dim=7")
+    assert "model.dim=7" in done.mistake()
+    assert not list(tmp_path.rglob("metrics.json"))
+
+
+def test_a_mistake_that_one_process_meets_ends_all(tmp_path):
+    """A score that is no number turns up in a batch of queries that one of them ranks; the other must not wait."""
+    names = [f"e{number:03}" for number in range(200)]
+    others = [
+        (names[i], f"r{j}", names[(i * (j + 2) + k) % 200]) for j in range(4) for k in range(11) for i in range(200)
+    ]
+    lost = ("lost", "r0", "e000")  # sorted by relation, it is in the first of two batches for either end
+    runs.write_splits(tmp_path / "data", train=others[:1], test=[lost, *others])
+    vectors = np.random.default_rng(0).normal(size=(201, 4))
+    vectors[-1] = np.nan
+    np.save(tmp_path / "entities.npy", vectors)
+    np.save(tmp_path / "relations.npy", vectors[:4])
+    (tmp_path / "entities.txt").write_text("\n".join([*names, "lost"]))
+    (tmp_path / "relations.txt").write_text("r0\nr1\nr2\nr3")
+    done = runs.process(
+        tmp_path,
+        runs.script("evaluate"),
+        *("trainer=ddp_cpu", "model=distmult", "dataset=folder", "dataset.path=data"),
+        *("embeddings.entities=entities.npy", "embeddings.relations=relations.npy"),
+        *("embeddings.entity_labels=entities.txt", "embeddings.relation_labels=relations.txt"),
+        timeout=60,
+    )
+    assert "('lost', 'r0', 'e000')" in done.mistake()
+
+
+def test_ctrl_c_keeps_the_state_and_a_resume_ends_the_run(tmp_path):
+    """Ctrl-C reaches every process of the terminal's group."""
+    path = os.pathsep.join([str(runs.REPOSITORY), str(runs.REPOSITORY / "tests")])
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            runs.script("train"),
+            *WORDS,
+            "trainer.max_epochs=100000",
+            "trainer.patience=null",
+            "hydra.run.dir=run",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    try:
+        began = time.monotonic()
+        while not last.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() - began < 200
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    epochs = len(runs.content(last)["kgc"]["history"])
+    assert re.search(rf"^epoch {epochs}/", out, flags=re.MULTILINE), (epochs, out[-300:])
+    values = runs.resume(last, "trainer.devices=1", "trainer.strategy=auto", f"trainer.max_epochs={epochs + 1}")
+    assert values["train/epochs"] == epochs + 1
+    assert "Traceback" not in err, err
+    assert process.returncode == 130
+    assert "stopped; the state is saved" in out
+
+
+def test_a_resumed_run_has_the_processes_it_had(trained, tmp_path, monkeypatch):
+    """The line that a stopped run says to go on with, `python train.py checkpoint=…`, names no trainer."""
+    shutil.copytree(trained.folder, tmp_path / "run")
+    started = []
+    monkeypatch.setattr(train, "launch", lambda function, processes, *_: started.append(processes) or {})
+    monkeypatch.setattr(train, "run", lambda *_: started.append(1) or {})
+    runs.resume(tmp_path / "run" / "checkpoints" / "last.ckpt", "trainer.max_epochs=3")
+    assert started == [2]
+
+
+# How many processes.
+
+
+def config(devices: object, accelerator: str = "cpu") -> SimpleNamespace:
+    return SimpleNamespace(trainer=SimpleNamespace(devices=devices, accelerator=accelerator))
+
+
+@pytest.mark.parametrize(("devices", "expected"), [(1, 1), (2, 2), (7, 7), (-1, 1), ("-1", 1), ("auto", 1)])
+def test_processes_wanted_on_cpus(devices, expected, monkeypatch):
+    for name in ("LOCAL_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    assert processes_wanted(config(devices)) == expected
+
+
+@pytest.mark.parametrize("variable", ["LOCAL_RANK", "SLURM_PROCID"])
+def test_a_process_of_another_launcher_starts_no_more(variable, monkeypatch):
+    monkeypatch.setenv(variable, "1")
+    assert processes_wanted(config(8)) == 1
+
+
+@pytest.mark.parametrize("devices", [0, -2, "two", 1.5, None, [0, 1]])
+def test_devices_that_are_no_number(devices, monkeypatch):
+    for name in ("LOCAL_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match=r"trainer\.devices"):
+        processes_wanted(config(devices))
