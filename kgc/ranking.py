@@ -71,8 +71,10 @@ class RankingOptions:
     def __post_init__(self) -> None:
         for name in ("batch", "block"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"ranking.{name}={value}: must be at least 1, or null for the default")
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UserError(f"ranking.{name}={value}: must be a whole number from 1 on, or null for the default")
+        if self.compile not in (None, True, False):
+            raise UserError(f"ranking.compile={self.compile}: choices are true, false, null")
         if self.precision not in _PRECISIONS:
             raise UserError(f"ranking.precision={self.precision}: choices are {', '.join(_PRECISIONS)}")
         if self.nonfinite not in ("error", "worst"):
@@ -172,10 +174,11 @@ def _method(
         compiled = worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
 
     counter = count_compiled if compiled else count_eager
+    key = compiled_key(similarity) if compiled else None
     if is_certified(scorer, options):
-        table = Candidates(scorer, compiled_key(similarity) if compiled else None)
+        table = Candidates(scorer, key)
         return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block, counter)
-    return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter)
+    return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter, key)
 
 
 def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, options: RankingOptions) -> RankCounts:

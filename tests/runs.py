@@ -24,15 +24,28 @@ from kgc.cli import config_dir
 
 REPOSITORY = Path(__file__).parents[1]
 
-# 14 entities, 7 steps an epoch.
+# 14 entities, 7 steps an epoch. What tests count on is said here, whatever the defaults are.
 TINY = [
     "dataset=nations",
     "model.dim=8",
     "sampler.num_negatives=4",
+    "sampler.mask_known=false",
+    "scheduler=none",
     "trainer=cpu",
     "trainer.max_epochs=2",
     "trainer.val_every=1",
     "logger=none",
+]
+
+# Learns well for two epochs; then the learning rate is multiplied by a hundred again and again, and the model is lost.
+LOST_AFTER_TWO = [
+    "model=complex",
+    "objective=one_vs_all",
+    "optimizer=adagrad",
+    "scheduler=step",
+    "scheduler.step_size=2",
+    "scheduler.gamma=100",
+    "trainer.max_epochs=10",
 ]
 
 Labels = tuple[str, str, str]

@@ -413,19 +413,6 @@ def test_one_line_and_exit_code_of_the_program(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_evaluate_as_a_program_repeats_the_digits(trained, tmp_path):
-    done = runs.process(
-        tmp_path,
-        runs.script("evaluate"),
-        "trainer=cpu",
-        f"checkpoint={trained}/checkpoints/best.ckpt",
-        "hydra.run.dir=run",
-    )
-    assert (done.code, done.err) == (0, "")
-    assert runs.digits(runs.metrics(tmp_path / "run")) == runs.digits(runs.metrics(trained), "test")
-    assert runs.ranks(tmp_path / "run").equals(runs.ranks(trained))
-
-
 def test_ctrl_c_during_evaluation(trained, tmp_path, capsys, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(KGEModule, "test_step", lambda *_: os.kill(os.getpid(), signal.SIGINT))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kgc.engine.counting import Counter, RowLayout
+from kgc.engine.counting import Counter, Key, RowLayout
 from kgc.engine.part import Part, mark_nonfinite, ranges
 from kgc.types import Queries, Scorer
 
@@ -23,12 +23,20 @@ Score = Callable[[Tensor | range], Tensor]
 class BlockPart(Part):
     """Ranks one batch of rows by blocks of fp32 scores."""
 
-    def rank(self, batch: int, block: int, counter: Counter) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """[P] better, equal, candidates and non-finite scores, all scored in calls of shape [batch, block]."""
+    def rank(
+        self, batch: int, block: int, counter: Counter, key: Key | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """[P] better, equal, candidates and non-finite scores, all scored in calls of shape [batch, block].
+
+        Args:
+            batch, block: that shape.
+            counter: how cells are counted.
+            key: a faster form of the similarity's ranking key, or None.
+        """
         count = len(self.rows)
         layout = RowLayout(self.row, count)
         padding = torch.arange(batch, device=self.row.device).clamp_(max=count - 1)
-        score = _bind(self.scorer, self.rows[layout.order[padding]])
+        score = _bind(self.scorer, self.rows[layout.order[padding]], key)
         blocks = list(ranges(self.scorer.num_entities, block))
         target_score = self._scores_of_targets(score, layout, block) if len(blocks) > 1 else None
         better, equal, nonfinite = (torch.zeros_like(self.target) for _ in range(3))
@@ -95,11 +103,12 @@ class BlockPart(Part):
                 equal[mine[part]] = (scores == score_of_target).sum(1) - (~self.known_target[mine[part]]).long()
 
 
-def _bind(scorer: Scorer, queries: Queries) -> Score:
+def _bind(scorer: Scorer, queries: Queries, key: Key | None) -> Score:
     """A function from candidates to scores for fixed queries; query vectors are computed once where there are any."""
     if hasattr(scorer, "query_vectors"):
         vectors = scorer.query_vectors(queries)
-        return lambda candidates: scorer.similarity.ranking_key(vectors, scorer.candidate_vectors(candidates))
+        key = key or scorer.similarity.ranking_key
+        return lambda candidates: key(vectors, scorer.candidate_vectors(candidates))
     return lambda candidates: scorer.score(queries, candidates).clone()
 
 

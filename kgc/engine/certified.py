@@ -11,13 +11,12 @@ are scored in float64 altogether, in bounded memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kgc.engine.counting import Counter, RowLayout
+from kgc.engine.counting import Counter, Key, RowLayout
 from kgc.engine.part import Part, mark_nonfinite, ranges
 from kgc.models.similarity import Extent
 
@@ -40,7 +39,7 @@ class Candidates:
         extent: sizes for `Similarity.band`; an infinite norm if a vector is not finite.
     """
 
-    def __init__(self, model: Any, key: Callable[[Tensor, Tensor], Tensor] | None = None):
+    def __init__(self, model: Any, key: Key | None = None):
         self.similarity = model.similarity
         self.fast_key = key
         self.vectors = model.candidate_vectors()

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from kgc.engine.counting import Count, RowLayout
+from kgc.engine.counting import Count, Key, RowLayout
 from kgc.models.similarity import Elementwise, Similarity
 
 # Cells (for products) and cells times width (for distances) from which on compiling, some seconds, pays.
@@ -35,13 +35,13 @@ def can_compile(device: torch.device) -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
-def compiled_key(similarity: Similarity) -> Callable[[Tensor, Tensor], Tensor] | None:
+def compiled_key(similarity: Similarity) -> Key | None:
     """[U, D] and [n, D] to [U, n] keys in one kernel, for elementwise similarities; others have a matrix product."""
     return _fused(similarity) if isinstance(similarity, Elementwise) else None
 
 
 @functools.cache
-def _fused(similarity: Elementwise) -> Callable[[Tensor, Tensor], Tensor]:
+def _fused(similarity: Elementwise) -> Key:
     def key(query: Tensor, candidate: Tensor) -> Tensor:
         return similarity.own(query, candidate.unsqueeze(0))
 

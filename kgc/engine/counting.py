@@ -29,6 +29,7 @@ class Count:
 
 
 Counter = Callable[[Tensor, "RowLayout", Tensor, Tensor], Count]
+Key = Callable[[Tensor, Tensor], Tensor]
 
 
 class RowLayout:

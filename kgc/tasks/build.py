@@ -114,7 +114,8 @@ def ranking_options(cfg: DictConfig) -> RankingOptions:
             raise UserError(f"ranking.filter: no split `{name}`; choices are {', '.join(SPLITS)}")
     if not cfg.ranking.hits or any(not isinstance(k, int) or k < 1 for k in cfg.ranking.hits):
         raise UserError(f"ranking.hits={list(cfg.ranking.hits)}: must be whole numbers from 1 on, such as [1,3,10]")
-    return RankingOptions(cfg.ranking.batch, cfg.ranking.block, cfg.ranking.nonfinite)
+    names = ("precision", "batch", "block", "compile", "nonfinite")
+    return RankingOptions(**{name: cfg.ranking[name] for name in names})
 
 
 def ranking_arguments(cfg: DictConfig) -> dict[str, Any]:

@@ -58,7 +58,7 @@ CASES = {
         "trainer.precision=bf16-mixed",
     ],
 }
-WILD = ["optimizer.lr=1", "model=distmult", "trainer.max_epochs=10"]  # the best epoch is the second
+WILD = runs.LOST_AFTER_TWO  # the best epoch is the second
 
 
 class Crash(Exception):
@@ -105,15 +105,6 @@ def steps_of(case: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def signals() -> Iterator[None]:
-    """No test hears the signals of another."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture(autouse=True)
 def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page has tests of its own, and its pictures take longer than a tiny run."""
     monkeypatch.setattr(output, "write_report", lambda *_, **__: None)
@@ -148,7 +139,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 # Where a run stops.
 
 
-@pytest.mark.parametrize(("epoch", "step"), [(1, 0), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("epoch", "step"), [(1, 0), (2, 2)])
 @pytest.mark.parametrize("case", CASES)
 def test_crash(case, epoch, step, straight, tmp_path):
     """The epoch at hand is lost and trained again."""
@@ -172,8 +163,8 @@ def test_interrupt(case, step, straight, tmp_path):
     assert_same_run(tmp_path, straight(*words))
 
 
-@pytest.mark.parametrize("step", range(3 * STEPS))
-def test_interrupt_at_every_step(step, straight, tmp_path):
+@pytest.mark.parametrize("step", [0, *range(STEPS, 2 * STEPS), 3 * STEPS - 1])
+def test_interrupt_at_every_step_of_an_epoch(step, straight, tmp_path):
     with at_step(interrupt, step), pytest.raises(KeyboardInterrupt):
         runs.train(tmp_path, *BASE)
     assert not (tmp_path / "metrics.json").exists()
@@ -301,7 +292,7 @@ def test_without_valid_split(tmp_path):
 
 def test_killed_processes(straight, tmp_path):
     """SIGKILL, at moments that nobody chose, of real processes."""
-    words = ["trainer.max_epochs=5", *CASES["transe-bernoulli-momentum-cosine-dropout"]]
+    words = ["trainer.max_epochs=4", *CASES["transe-bernoulli-momentum-cosine-dropout"]]
     chain = runs.process(tmp_path, Path(__file__).with_name("killing.py"), tmp_path / "run", *words)
     assert chain.code == 0, chain.err
     assert int(chain.out) >= 2
@@ -406,6 +397,31 @@ def test_resume_of_a_folder_that_was_moved(straight, tmp_path):
     runs.resume(last_of(tmp_path / "new"))
     assert_same_run(tmp_path / "new", straight(*BASE))
     assert not (tmp_path / "old").exists()
+
+
+def test_resume_without_the_best(straight, tmp_path):
+    """`last.ckpt` was copied alone, and no later epoch is better: said before any training, or not needed."""
+    with at_step(interrupt, 7 * 4 + 1), pytest.raises(KeyboardInterrupt):
+        runs.train(tmp_path, *WILD)
+    (tmp_path / "checkpoints" / "best.ckpt").unlink()
+    before = last_of(tmp_path).read_bytes()
+    try:
+        runs.resume(last_of(tmp_path))
+    except UserError as error:
+        assert "best.ckpt" in str(error)  # noqa: PT017
+        assert last_of(tmp_path).read_bytes() == before
+    else:
+        assert runs.metrics(tmp_path)["train/epochs"] == 10
+
+
+def test_more_epochs_with_the_default_schedule_learn_on(tmp_path):
+    """A schedule over the whole run is over the longer run when a resume makes it longer."""
+    words = ["batch_size=400", "scheduler=cosine", "optimizer.lr=0.1"]
+    runs.train(tmp_path, *words, "trainer.max_epochs=2")
+    runs.resume(last_of(tmp_path), "trainer.max_epochs=4")
+    rates = [row["train/lr"] for row in runs.content(last_of(tmp_path))["kgc"]["history"]]
+    # Epoch 3 of 4 on a cosine from 0.1 to 0: 0.1 · (1 + cos(π · 2/4)) / 2, and epoch 4: 0.1 · (1 + cos(π · 3/4)) / 2.
+    assert rates[2:] == pytest.approx([0.05, 0.1 * (1 - 0.5**0.5) / 2])
 
 
 def test_resume_from_the_best(straight, tmp_path):
