@@ -6,14 +6,16 @@ epoch's row of `module.history`, and a state that is complete.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.callbacks import Checkpoint, EarlyStopping
 
 
 class Interrupted(Exception):
@@ -69,7 +71,8 @@ class Checkpoints(Checkpoint):
         return {"best_score": self.best_score, "best_epoch": self.best_epoch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best_score, self.best_epoch = state["best_score"], state["best_epoch"]
+        if self.best.exists():  # else the next validation makes one
+            self.best_score, self.best_epoch = state["best_score"], state["best_epoch"]
 
 
 class StopOnSignal(Checkpoint):
@@ -84,12 +87,19 @@ class StopOnSignal(Checkpoint):
     def __init__(self, checkpoints: Checkpoints):
         self.checkpoints = checkpoints
         self.asked = False
-        self._before: dict[signal.Signals, Any] = {}
 
-    def on_fit_start(self, trainer: Trainer, module: LightningModule) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Takes the signals over, and gives them back however training ends."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked and number == signal.SIGINT:
@@ -112,9 +122,22 @@ class StopOnSignal(Checkpoint):
         self.checkpoints.save(trainer, self.checkpoints.last)
         raise Interrupted
 
-    def teardown(self, trainer: Trainer, module: LightningModule, stage: str) -> None:
-        while self._before:
-            signal.signal(*self._before.popitem())
+
+class Patience(EarlyStopping):
+    """Ends training after so many validations without a higher valid MRR; a resumed run that had ended stays ended.
+
+    Args:
+        patience: validations.
+    """
+
+    def __init__(self, patience: int):
+        super().__init__("valid/mrr", mode="max", patience=patience)
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience > 0
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state | {"patience": self.patience})  # the config's, which may have been changed
 
 
 class LastEpochValidates(Callback):

@@ -11,12 +11,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from kgc.errors import UserError
-
-
-def config_dir() -> Path:
-    """The folder of the Hydra groups: `conf/` beside the package in a checkout, `kgc/conf/` in an installed wheel."""
-    package = Path(__file__).resolve().parent
-    return next(path for path in (package / "conf", package.parent / "conf") if path.is_dir())
+from kgc.paths import config_dir
 
 
 def train() -> None:

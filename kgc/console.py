@@ -53,7 +53,7 @@ class Terminal:
     def capture(self) -> Iterator[None]:
         """Warnings and log records from libraries become lines here, each warning once."""
         handler = _Lines(self)
-        names = ("kgc", "pytorch_lightning", "lightning.pytorch", "lightning.fabric")
+        names = ("kgc", "pytorch_lightning", "lightning_fabric", "lightning.pytorch")
         loggers = [logging.getLogger(name) for name in names]
         before = [(logger, logger.level, list(logger.handlers), logger.propagate) for logger in loggers]
         for logger in loggers:
@@ -67,6 +67,7 @@ class Terminal:
                 warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
                 # What is logged has been reduced over the processes before.
                 warnings.filterwarnings("ignore", message="It is recommended to use `self.log.*sync_dist")
+                warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated")
                 yield
         finally:
             warnings.showwarning = show
@@ -106,6 +107,7 @@ class ProgressLine(Checkpoint):
         self._ranked = 0.0
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self.best = max([row.get("valid/mrr", 0.0) for row in module.history], default=0.0)
         if self.terminal.interactive:
             self._bar = self._progress()
             self._task = self._bar.add_task(

@@ -73,6 +73,7 @@ class KGEModule(LightningModule):
         self._valid_mrr: float | None = None
         self._schedule: Any = None
         self._schedule_state: dict[str, Any] | None = None
+        self._saved_lr: float | None = None
         self.history: list[dict[str, float]] = []  # one row an epoch
 
     def known(self) -> KnownAnswers:
@@ -152,10 +153,23 @@ class KGEModule(LightningModule):
         self._seconds_before, self.history = saved["seconds"], list(saved["history"])
         self._loss_sum, self._examples = saved["loss_sum"], saved["examples"]
         self._schedule_state = saved["schedule"]
+        self._saved_lr = saved["config"]["optimizer"]["lr"]
 
     def on_train_start(self) -> None:
+        """After a resume: the optimizer's options are those of the config, the learning rate where it had come to."""
+        if self._saved_lr is None:
+            return
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        ratio = optimizer.defaults["lr"] / self._saved_lr
+        for group in optimizer.param_groups:
+            group |= {name: value for name, value in optimizer.defaults.items() if name != "lr"}
+            group["lr"] = group["lr"] * ratio
+            if "initial_lr" in group:
+                group["initial_lr"] = optimizer.defaults["lr"]
         if self._schedule is not None and self._schedule_state is not None:
-            self._schedule.load_state_dict(self._schedule_state)
+            # What a schedule has come to; what it was made with is the config's.
+            kept = ("last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs", "cooldown_counter")
+            vars(self._schedule).update({k: v for k, v in self._schedule_state.items() if k in kept})
 
     # Evaluation. One `FilteredRank` serves the split at hand.
 

@@ -69,10 +69,10 @@ class NegativeSampling(Objective):
         self.triple_weights: Tensor | None = None
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
-        self.triples = graph.train.to(device)
+        self.triples = sorted_triples(graph.train).to(device)
         self.sampler.setup(graph, device)
         if self.subsampling:
-            self.triple_weights = subsampling_weights(graph).to(device)
+            self.triple_weights = subsampling_weights(self.triples, graph.num_entities)
         return len(self.triples)
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
@@ -108,7 +108,7 @@ class OneVsAll(Objective):
         self.triples = Triples.empty()
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
-        self.triples = graph.train.to(device)
+        self.triples = sorted_triples(graph.train).to(device)
         return len(self.triples)
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
@@ -170,14 +170,21 @@ def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
 
-def subsampling_weights(graph: KnowledgeGraph) -> Tensor:
+def sorted_triples(triples: Triples) -> Triples:
+    """Triples by relation, head, tail: training does not depend on the order of lines in a file."""
+    order = torch.argsort(triples.tail, stable=True)
+    for column in (triples.head, triples.relation):
+        order = order[torch.argsort(column[order], stable=True)]
+    return triples[order]
+
+
+def subsampling_weights(train: Triples, num_entities: int) -> Tensor:
     """[T] weights 1/√(#(h, r) + #(r, t)), each count of train triples starting at 3 (RotatE's repository)."""
-    train = graph.train
-    total = torch.zeros(len(train))
+    total = torch.zeros(len(train), device=train.head.device)
     for side in Side:
         queries = train.queries(side)
         _, row, count = torch.unique(
-            queries.relation * graph.num_entities + queries.anchor, return_inverse=True, return_counts=True
+            queries.relation * num_entities + queries.anchor, return_inverse=True, return_counts=True
         )
         total += count[row] + 3
     return total.rsqrt()

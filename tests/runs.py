@@ -20,7 +20,7 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
-from kgc.cli import config_dir
+from kgc.paths import config_dir
 
 REPOSITORY = Path(__file__).parents[1]
 

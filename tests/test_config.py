@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
-from kgc.cli import config_dir
+from kgc.paths import config_dir
 from kgc.tasks.build import build_model
 
 # The table of the command-line contract: choices, and the default where it is promised.

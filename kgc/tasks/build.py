@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
@@ -18,19 +23,33 @@ from kgc.errors import UserError
 from kgc.models.base import KGEModel
 from kgc.ranking import RankingOptions
 
-SPLITS = ("train", "valid", "test")
+
+def interruptible(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Calls a method of Lightning's trainer; Ctrl-C in it stays a `KeyboardInterrupt`, where Lightning would exit."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return function(*arguments, **options)
+    except SystemExit as error:
+        signal.signal(signal.SIGINT, handler)  # Lightning ignores the signal from there on
+        raise KeyboardInterrupt from error
 
 
-def call(node: DictConfig | None, **arguments: Any) -> Any:
-    """What a config node's `_target_` makes of the node and the arguments; None for a node that is null.
+def call(node: DictConfig | None, key: str, **arguments: Any) -> Any:
+    """What the `_target_` of the config node `key` makes of the node and the arguments; None for a node that is null.
 
-    A mistake that the target reports comes out as it is, not wrapped by Hydra.
+    Raises:
+        UserError: the one that the target raised, or one that names the key and the target's complaint.
     """
+    if node is None:
+        return None
     try:
         return instantiate(node, **arguments)
     except InstantiationException as error:
-        if isinstance(error.__cause__, UserError):
-            raise error.__cause__ from None
+        cause = error.__cause__
+        if isinstance(cause, UserError):
+            raise cause from None
+        if isinstance(cause, TypeError | ValueError):
+            raise UserError(f"{key}: {node.get('_target_')} refuses it: {cause}") from error
         raise
 
 
@@ -42,6 +61,7 @@ class Checkpoint:
         path: the file.
         state: parameters by name, without the module's prefix.
         config: the resolved config of the run.
+        overrides: the words of the command lines that made the config.
         entities, relations: the vocabularies in the order of the tables.
         digest: of the graph it was trained on.
     """
@@ -49,6 +69,7 @@ class Checkpoint:
     path: Path
     state: dict[str, torch.Tensor]
     config: DictConfig
+    overrides: list[str]
     entities: Vocabulary
     relations: Vocabulary
     digest: str
@@ -65,28 +86,35 @@ def read_checkpoint(path: str) -> Checkpoint:
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-        kgc = content["kgc"]
+        saved = content["kgc"]
         state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
-        config = OmegaConf.create(kgc["config"])
-        entities, relations = Vocabulary(kgc["entities"]), Vocabulary(kgc["relations"])
-    except UserError:
-        raise
+        config = OmegaConf.create(saved["config"])
+        entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
+        overrides, digest = list(saved["overrides"]), str(saved["digest"])
+        if not {"model", "dataset"} <= config.keys():
+            raise ValueError("its config has no model or data set")
     except Exception as error:  # whatever a damaged or foreign file makes the reader raise
         reason = str(error).split("\n")[0]
         raise UserError(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
     _check_targets(OmegaConf.to_container(config), path)
-    return Checkpoint(file, state, config, entities, relations, kgc["digest"])
+    return Checkpoint(file, state, config, overrides, entities, relations, digest)
+
+
+# Modules whose classes and functions a checkpoint's config may name: none of them runs code it is given.
+_TRUSTED = re.compile(
+    r"kgc\.(models|sampling|losses|objectives|data\.catalogue|tracking|schedules)(\.\w+)*|"
+    r"torch\.optim\.[A-Z]\w+|torch\.optim\.lr_scheduler\.[A-Z]\w+"
+)
 
 
 def _check_targets(node: Any, path: str) -> None:
-    """A config from a file may only name code of kgc and torch."""
+    """A config from a file may only name what kgc defines for configs, and torch's optimizers and schedulers."""
     if isinstance(node, dict):
-        target = node.get("_target_", "kgc.")
-        if not str(target).startswith(("kgc.", "torch.")):
+        if "_target_" in node and not _trusted(node["_target_"]):
             raise UserError(
-                f"checkpoint={path}: its config names `{target}`, which is neither of kgc nor of torch; refused"
+                f"checkpoint={path}: refused, its config names `{node['_target_']}`, which is not of kgc or torch.optim"
             )
         for value in node.values():
             _check_targets(value, path)
@@ -95,25 +123,32 @@ def _check_targets(node: Any, path: str) -> None:
             _check_targets(value, path)
 
 
+def _trusted(target: Any) -> bool:
+    if not isinstance(target, str) or not _TRUSTED.fullmatch(target):
+        return False
+    module, _, name = target.rpartition(".")
+    if module.startswith("torch."):
+        return True
+    try:  # `kgc.tracking.os.system` passes the pattern, but `kgc.tracking.os` is no module of kgc
+        return getattr(importlib.import_module(module), name).__module__ == module
+    except (ImportError, AttributeError):
+        return False
+
+
 def build_graph(
     cfg: DictConfig, entities: Vocabulary | None = None, relations: Vocabulary | None = None
 ) -> KnowledgeGraph:
     """The graph of `cfg.dataset`, in given vocabularies (of a checkpoint, of label files) or in its own."""
-    return call(cfg.dataset, entities=entities, relations=relations)
+    return call(cfg.dataset, "dataset", entities=entities, relations=relations)
 
 
 def build_model(cfg: DictConfig, num_entities: int, num_relations: int) -> KGEModel:
     """The model of `cfg.model`, with initial values drawn from the global generator."""
-    return call(cfg.model, num_entities=num_entities, num_relations=num_relations)
+    return call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
 
 
 def ranking_options(cfg: DictConfig) -> RankingOptions:
     """`cfg.ranking` less what the metric and the filter take."""
-    for name in cfg.ranking.filter:
-        if name not in SPLITS:
-            raise UserError(f"ranking.filter: no split `{name}`; choices are {', '.join(SPLITS)}")
-    if not cfg.ranking.hits or any(not isinstance(k, int) or k < 1 for k in cfg.ranking.hits):
-        raise UserError(f"ranking.hits={list(cfg.ranking.hits)}: must be whole numbers from 1 on, such as [1,3,10]")
     names = ("precision", "batch", "block", "compile", "nonfinite")
     return RankingOptions(**{name: cfg.ranking[name] for name in names})
 
@@ -125,6 +160,19 @@ def ranking_arguments(cfg: DictConfig) -> dict[str, Any]:
         "filter_splits": list(cfg.ranking.filter),
         "hits": list(cfg.ranking.hits),
     }
+
+
+def load_weights(model: KGEModel, checkpoint: Checkpoint) -> None:
+    """Puts the weights of a checkpoint into a model of the same config.
+
+    Raises:
+        UserError: they do not fit.
+    """
+    try:
+        model.load_state_dict(checkpoint.state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"checkpoint={checkpoint.path}: its weights do not fit its config ({reason})") from error
 
 
 def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
@@ -141,6 +189,13 @@ def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
         strategy = DDPStrategy(process_group_backend=t.backend)
     if t.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator=gpu: torch sees no GPU here; choose trainer=cpu or trainer=ddp_cpu")
+    try:
+        return _trainer(t, strategy, run_dir, options)
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise UserError(f"trainer: {str(error).splitlines()[0]}") from error
+
+
+def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any]) -> Trainer:
     return Trainer(
         accelerator=t.accelerator,
         devices=t.devices,

@@ -15,13 +15,14 @@ from kgc.models.base import KGEModel
 from kgc.module import KGEModule
 from kgc.runtime import prepare_process
 from kgc.tasks.build import (
-    SPLITS,
     build_graph,
     build_model,
     build_trainer,
+    load_weights,
     ranking_arguments,
     read_checkpoint,
 )
+from kgc.tasks.check import check_config
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split
 from kgc.tasks.output import Session, write_run
@@ -40,8 +41,7 @@ def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: a mistake in the config or the files it names.
     """
-    if cfg.split not in SPLITS:
-        raise UserError(f"split={cfg.split}: choices are {', '.join(SPLITS)}")
+    check_config(cfg)
     if (run_dir / "checkpoints").exists():
         raise UserError(f"{run_dir} is the folder of a training run; choose another hydra.run.dir")
     processes = processes_wanted(cfg)
@@ -56,8 +56,8 @@ def run(config: dict, folder: str) -> dict[str, float]:
     with Session(run_dir, "evaluate.log") as session:
         terminal = session.terminal
         prepare_process()
-        if cfg.checkpoint and cfg.embeddings.entities:
-            raise UserError("checkpoint and embeddings.entities are both given: choose one")
+        if cfg.checkpoint and any(cfg.embeddings.values()):
+            raise UserError("checkpoint and embeddings are both given: choose one")
         if cfg.checkpoint:
             graph, model, cfg = from_checkpoint(cfg, terminal)
         elif cfg.embeddings.entities:
@@ -95,7 +95,7 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
             f"{checkpoint.digest[:12]}): these numbers are not comparable with the run's own"
         )
     model = build_model(cfg, len(checkpoint.entities), len(checkpoint.relations))
-    model.load_state_dict(checkpoint.state)
+    load_weights(model, checkpoint)
     return graph, model, cfg
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
+import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from omegaconf import DictConfig
-from pytorch_lightning.utilities import rank_zero_only
 
 from kgc.errors import UserError
+
+# Seconds that processes get to end by themselves when one has failed: they may wait for it in a collective call.
+_GRACE = 5.0
 
 
 def processes_wanted(cfg: DictConfig) -> int:
@@ -30,43 +36,101 @@ def processes_wanted(cfg: DictConfig) -> int:
 def launch(function: Callable[..., Any], processes: int, *arguments: Any) -> Any:
     """Runs `function(*arguments)` in so many processes and returns what the first of them returned.
 
-    torch's elastic launcher starts them, and ends all when one fails. `function` must be importable by name, and
-    arguments and results picklable.
+    When one process fails the others are ended. The first Ctrl-C or SIGTERM is passed on, so that the processes can
+    stop cleanly together; a second one ends them. `function` must be importable by name, arguments and results
+    picklable.
 
     Raises:
-        UserError: a process reported one; any other failure keeps its traceback.
+        UserError: a process reported one.
+        KeyboardInterrupt: the run was stopped by a signal.
+        RuntimeError: a process failed otherwise; its own traceback is on stderr.
     """
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+    from lightning_fabric.plugins.environments.lightning import find_free_network_port
 
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        run_id="kgc",
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        max_restarts=0,
-        monitor_interval=0.2,
-        start_method="spawn",
-    )
-    # torch's matrix products would otherwise use all cores in each process.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    context = multiprocessing.get_context("spawn")
+    port = find_free_network_port()
+    pipes, workers = [], []
+    for rank in range(processes):
+        receiver, sender = context.Pipe(duplex=False)
+        worker = context.Process(target=_work, args=(sender, rank, processes, port, function, arguments))
+        worker.start()
+        sender.close()
+        pipes.append(receiver)
+        workers.append(worker)
+    asked: list[int] = []
+
+    def pass_on(number: int, frame: Any) -> None:
+        asked.append(number)
+        if len(asked) > 1:
+            raise KeyboardInterrupt
+        for worker in workers:
+            if worker.is_alive():
+                os.kill(worker.pid, signal.SIGTERM)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        results = elastic_launch(config, _guarded)(function, *arguments)
-    except ChildFailedError as error:
-        raise RuntimeError(f"a process of the run failed: {error}") from error
-    outcome, value = results[0]
-    if outcome == "mistake":
-        raise UserError(value)
-    return value
+        outcomes = _collect(pipes)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _end(workers, 0.0 if len(asked) > 1 else _GRACE)
+    for kind, value in outcomes.values():
+        if kind == "mistake":
+            raise UserError(value)
+    if any(kind != "done" for kind, _ in outcomes.values()):
+        if asked:
+            raise KeyboardInterrupt
+        raise RuntimeError(f"process {next(r for r, o in outcomes.items() if o[0] != 'done')} of the run failed")
+    return outcomes[0][1]
 
 
-def _guarded(function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
-    """A user's mistake travels back as a value: every process meets it alike."""
-    # Lightning learnt this process's rank when it was imported, before the launcher had set it.
-    rank_zero_only.rank = int(os.environ["RANK"])
+def _collect(pipes: list[Connection]) -> dict[int, tuple[str, Any]]:
+    """What each process reported, until all have or one has failed."""
+    outcomes: dict[int, tuple[str, Any]] = {}
+    while len(outcomes) < len(pipes):
+        for pipe in wait([p for rank, p in enumerate(pipes) if rank not in outcomes]):
+            try:
+                outcomes[pipes.index(pipe)] = pipe.recv()
+            except EOFError:  # it ended without a word
+                outcomes[pipes.index(pipe)] = ("failed", None)
+        if any(kind != "done" for kind, _ in outcomes.values()):
+            break
+    return outcomes
+
+
+def _end(workers: list[Any], grace: float) -> None:
+    deadline = time.monotonic() + grace
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+    for worker in workers:
+        if worker.is_alive():
+            worker.kill()
+            worker.join()
+
+
+def _work(
+    pipe: Connection, rank: int, processes: int, port: int, function: Callable[..., Any], arguments: tuple
+) -> None:
+    """One process: the environment that Lightning reads as torchrun's, then the function."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "kgc",
+    }
+    import torch
+    from pytorch_lightning.utilities import rank_zero_only
+
+    # Lightning learnt this process's rank when it was imported, which was before.
+    rank_zero_only.rank = rank
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     try:
-        return "done", function(*arguments)
+        pipe.send(("done", function(*arguments)))
     except UserError as error:
-        return "mistake", str(error)
+        pipe.send(("mistake", str(error)))
+    except KeyboardInterrupt:
+        pipe.send(("stopped", None))

@@ -14,7 +14,8 @@ from kgc.data.graph import KnowledgeGraph, unseen_mask
 from kgc.errors import UserError
 from kgc.module import KGEModule
 from kgc.ranking import NonFiniteScore
-from kgc.types import RankCounts, Side
+from kgc.tasks.build import interruptible
+from kgc.types import RankCounts, Side, Triples
 
 # Queries ranked per validation step: large enough that equal queries meet, small enough that progress shows.
 QUERIES_A_STEP = 8192
@@ -41,7 +42,7 @@ def rank_split(
     module.start_ranking(split)
     data.trainer = trainer
     try:
-        trainer.test(module, dataloaders=data.query_batches(split), verbose=False)
+        interruptible(trainer.test, module, dataloaders=data.query_batches(split), verbose=False)
     except NonFiniteScore as error:
         raise UserError(describe_nonfinite(error, graph)) from error
     counts = module.ranks.ranks()
@@ -51,9 +52,11 @@ def rank_split(
     return metrics, ranks_frame(graph, split, counts)
 
 
-def ranks_frame(graph: KnowledgeGraph, split: str, counts: RankCounts) -> pl.DataFrame:
-    """One row a query, by label: first all that ask for the head, then all that ask for the tail."""
-    triples = graph.split(split)
+def ranks_frame(graph: KnowledgeGraph, split: str | None = None, counts: RankCounts | None = None) -> pl.DataFrame:
+    """One row a query, first all that ask for the head, then all that ask for the tail; none without a split."""
+    triples = graph.split(split) if split else Triples.empty()
+    if counts is None:
+        counts = RankCounts(*[triples.head] * 4)
     entities, relations = (pl.Series(v.labels, dtype=pl.String) for v in (graph.entities, graph.relations))
 
     def labels(vocabulary: pl.Series, ids: torch.Tensor) -> pl.Series:
@@ -79,7 +82,7 @@ def describe_nonfinite(error: NonFiniteScore, graph: KnowledgeGraph) -> str:
     head, tail = (target, anchor) if int(error.queries.side) == Side.HEAD else (anchor, target)
     relation = graph.relations[int(error.queries.relation)]
     return (
-        f"the model scores the right answer of {error.count} quer{'y' if error.count == 1 else 'ies'} as "
+        f"the model scores the right answer of at least {error.count} quer{'y' if error.count == 1 else 'ies'} as "
         f"{error.value}, first for the triple ({head!r}, {relation!r}, {tail!r}): it has diverged (lower optimizer.lr) "
         "or its vectors are damaged; ranking.nonfinite=worst ranks such queries last instead"
     )

@@ -45,7 +45,7 @@ class Session:
         """Writes `config.yaml` and opens the loggers of `cfg.logger`; called when data and model are good."""
         if self.first:
             OmegaConf.save(cfg, self.run_dir / "config.yaml", resolve=True)
-            self.loggers = call(cfg.logger, save_dir=self.run_dir, name=self.run_dir.name)
+            self.loggers = call(cfg.logger, "logger", save_dir=self.run_dir, name=self.run_dir.name)
             tracking.log_config(self.loggers, OmegaConf.to_container(cfg, resolve=True))
 
     def __enter__(self) -> Session:
@@ -64,18 +64,14 @@ def write_run(
     cfg: DictConfig,
     graph: KnowledgeGraph,
     metrics: dict[str, float],
-    ranks: pl.DataFrame | None,
+    ranks: pl.DataFrame,
     history: list[dict[str, float]],
     session: Session,
 ) -> None:
     """`metrics.json`, `ranks.parquet`, `report.html`, the loggers' summary, and the closing table."""
     run_dir, terminal = session.run_dir, session.terminal
     write_json(run_dir / "metrics.json", metrics)
-    if ranks is None:
-        terminal.say("no split was ranked")
-        return
     write_parquet(run_dir / "ranks.parquet", ranks)
-    split = next(name for name in ("test", "valid", "train") if f"{name}/mrr" in metrics)
     write_report(
         run_dir / "report.html",
         title=f"{cfg.model._target_.split('.')[-1]} on {graph.name}",
@@ -85,6 +81,10 @@ def write_run(
         config=OmegaConf.to_yaml(cfg),
         facts=run_facts(graph),
     )
+    split = next((name for name in ("test", "valid", "train") if f"{name}/mrr" in metrics), None)
+    if split is None:
+        terminal.say("warning: neither valid nor test has triples: no rank was measured")
+        return
     tracking.log_summary(session.loggers, metrics, ranks, breakdown_by_relation(ranks), split=split)
     terminal.say(metrics_table(metrics, split))
     terminal.say(f"written to {run_dir}: metrics.json, ranks.parquet, report.html")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
-from pytorch_lightning.callbacks import EarlyStopping
 
-from kgc.callbacks import Checkpoints, Interrupted, LastEpochValidates, StopOnSignal
+from kgc.callbacks import Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
 from kgc.console import ProgressLine
 from kgc.data.datamodule import KGDataModule
 from kgc.errors import UserError
@@ -19,17 +17,20 @@ from kgc.module import KGEModule
 from kgc.ranking import NonFiniteScore
 from kgc.runtime import prepare_process
 from kgc.tasks.build import (
-    Checkpoint,
     build_graph,
     build_model,
     build_trainer,
     call,
+    interruptible,
+    load_weights,
     ranking_arguments,
     read_checkpoint,
 )
+from kgc.tasks.check import check_config
 from kgc.tasks.launch import launch, processes_wanted
-from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split
+from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.output import Session, quoted, write_run
+from kgc.tasks.resume import resumed_config, resumed_folder
 
 
 def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) -> dict[str, float] | None:
@@ -47,101 +48,45 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
     Raises:
         UserError: a mistake in the config or the data.
     """
-    processes = processes_wanted(cfg)
+    overrides = overrides or []
     resume = read_checkpoint(cfg.checkpoint) if cfg.checkpoint else None
     if resume:
-        cfg = resumed_config(cfg, resume, overrides or [])
-        run_dir = own_folder(run_dir, resume, overrides or [])
+        cfg = resumed_config(resume, overrides)
+        run_dir = resumed_folder(run_dir, resume, overrides)
+        overrides = [*resume.overrides, *overrides]
     elif (run_dir / "checkpoints" / "last.ckpt").exists():
         raise UserError(
             f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by "
             f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
         )
+    check_config(cfg)
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(cfg.dataset.path).resolve())  # the checkpoint finds its data from anywhere
-    check_config(cfg)
     config = OmegaConf.to_container(cfg, resolve=True)
-    arguments = (config, str(run_dir), resume.path if resume else None)
+    words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
+    arguments = (config, words, str(run_dir), str(resume.path) if resume else None)
+    processes = processes_wanted(cfg)
     metrics = launch(run, processes, *arguments) if processes > 1 else run(*arguments)
     if metrics is None:
         raise KeyboardInterrupt
     return metrics
 
 
-def check_config(cfg: DictConfig) -> None:
-    """Numbers that would fail late or silently."""
-    for key, least in (("batch_size", 1), ("trainer.max_epochs", 1), ("trainer.val_every", 1), ("trainer.patience", 0)):
-        value = OmegaConf.select(cfg, key)
-        if value is None and key == "trainer.patience":
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UserError(f"{key}={value}: must be a whole number, at least {least}")
-    if not isinstance(cfg.seed, int) or cfg.seed < 0:
-        raise UserError(f"seed={cfg.seed}: must be a whole number, at least 0")
-    lr = OmegaConf.select(cfg, "optimizer.lr")
-    if lr is not None and not (isinstance(lr, int | float) and lr > 0):
-        raise UserError(f"optimizer.lr={lr}: must be a positive number")
-
-
-def resumed_config(cfg: DictConfig, resume: Checkpoint, overrides: list[str]) -> DictConfig:
-    """The config of the checkpoint, with the keys given on the command line on top.
-
-    Raises:
-        UserError: the command line names another model, data set or objective than the checkpoint's.
-    """
-    resumed = resume.config.copy()
-    OmegaConf.set_struct(resumed, True)
-    for group in ("model", "dataset", "objective"):
-        given = [o for o in overrides if o.split("=")[0] == group]
-        if given and cfg[group]["_target_"] != resumed[group]["_target_"]:
-            raise UserError(
-                f"{given[0]}: the checkpoint has another {group} ({resumed[group]['_target_']}); leave it out"
-            )
-    for override in overrides:
-        key = override.lstrip("+").split("=")[0]
-        if key.startswith(("hydra", "~")) or key == "checkpoint":
-            continue
-        value = OmegaConf.select(cfg, key)
-        if key.startswith("model."):
-            if OmegaConf.select(resumed, key) != value:
-                raise UserError(f"{override}: the checkpoint has {key}={OmegaConf.select(resumed, key)}; leave it out")
-        elif key in ("trainer", "logger"):
-            resumed[key] = cfg[key]
-        elif not isinstance(value, DictConfig):
-            OmegaConf.update(resumed, key, value, force_add=True)
-    resumed.checkpoint = str(resume.path)
-    return resumed
-
-
-def own_folder(run_dir: Path, resume: Checkpoint, overrides: list[str]) -> Path:
-    """Where a resumed run writes: the folder of its checkpoint, or the `hydra.run.dir` that was given."""
-    home = resume.path.resolve().parent.parent
-    if any(o.startswith("hydra.run.dir=") for o in overrides) and run_dir.resolve() != home:
-        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        best = resume.path.with_name("best.ckpt")
-        if best.exists():
-            shutil.copy2(best, run_dir / "checkpoints" / "best.ckpt")
-        return run_dir
-    if run_dir.exists() and run_dir.resolve() != home and not any(run_dir.iterdir()):
-        run_dir.rmdir()  # Hydra made it before it was known that this is a resume
-    return home
-
-
-def run(config: dict[str, Any], folder: str, resume: Path | None) -> dict[str, float] | None:
+def run(config: dict[str, Any], words: list[str], folder: str, resume: str | None) -> dict[str, float] | None:
     """One process of a run: data, model, training, test, files. Returns what `train` returns."""
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
     try:
         with Session(run_dir, "train.log") as session:
-            return fit_and_test(cfg, Path(resume) if resume else None, session)
+            return fit_and_test(cfg, words, resume, session)
     except Interrupted:
         return None
 
 
-def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict[str, float]:
+def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session: Session) -> dict[str, float]:
     """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
     run_dir, terminal = session.run_dir, session.terminal
-    checkpoint = read_checkpoint(str(resume)) if resume else None
+    checkpoint = read_checkpoint(resume) if resume else None
     prepare_process()
     seed_everything(cfg.seed, verbose=False)
     known = (checkpoint.entities, checkpoint.relations) if checkpoint else ()
@@ -155,9 +100,10 @@ def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict
         terminal.say(line)
     (run_dir / "checkpoints").mkdir(exist_ok=True)
     checkpoints = Checkpoints(run_dir / "checkpoints")
-    callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, StopOnSignal(checkpoints)]
+    stop = StopOnSignal(checkpoints)
+    callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop]
     if len(graph.valid) and cfg.trainer.patience is not None:
-        callbacks.append(EarlyStopping("valid/mrr", mode="max", patience=cfg.trainer.patience))
+        callbacks.append(Patience(cfg.trainer.patience))
     trainer = build_trainer(
         cfg,
         run_dir,
@@ -166,9 +112,10 @@ def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict
         max_epochs=cfg.trainer.max_epochs,
         check_val_every_n_epoch=min(cfg.trainer.val_every, cfg.trainer.max_epochs),
         gradient_clip_val=cfg.trainer.gradient_clip,
+        limit_val_batches=None if len(graph.valid) else 0,
     )
     model = build_model(cfg, graph.num_entities, graph.num_relations)
-    objective = call(cfg.objective)
+    objective = call(cfg.objective, "objective")
     data = KGDataModule(
         graph,
         num_examples=objective.setup(graph, trainer.strategy.root_device),
@@ -180,11 +127,12 @@ def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict
         model,
         graph,
         objective,
-        optimizer=call(cfg.optimizer),
-        scheduler=call(cfg.scheduler),
+        optimizer=call(cfg.optimizer, "optimizer"),
+        scheduler=call(cfg.scheduler, "scheduler"),
         seed=cfg.seed,
         identity={
             "config": OmegaConf.to_container(cfg, resolve=True),
+            "overrides": words,
             "entities": graph.entities.labels,
             "relations": graph.relations.labels,
             "digest": graph.digest,
@@ -204,7 +152,8 @@ def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict
     if len(graph.valid) == 0:
         terminal.say("warning: no valid split: no early stopping, the last weights are taken as the best")
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+        with stop.listening():
+            interruptible(trainer.fit, module, datamodule=data, ckpt_path=resume, weights_only=True)
     except NonFiniteScore as error:
         raise UserError(describe_nonfinite(error, graph)) from error
     except Interrupted:
@@ -212,13 +161,13 @@ def fit_and_test(cfg: DictConfig, resume: Path | None, session: Session) -> dict
         raise
     epochs = len(module.history)
     best = read_checkpoint(str(checkpoints.best))
-    model.load_state_dict(best.state)
+    load_weights(model, best)
     terminal.say(
         f"trained {epochs} epochs in {module.seconds:.1f} s; weights of the best epoch, {checkpoints.best_epoch + 1}: "
         f"{checkpoints.best}"
     )
     metrics: dict[str, float] = {"train/seconds": module.seconds, "train/epochs": epochs}
-    ranks = None
+    ranks = ranks_frame(graph)
     for split in ("valid", "test") if cfg.test else ("valid",):
         if len(graph.split(split)):
             values, ranks = rank_split(module, trainer, data, split)

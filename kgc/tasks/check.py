@@ -1,0 +1,96 @@
+"""Config values that would fail late, with a traceback, or silently."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from kgc.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+_INF = math.inf
+
+# key: (least, largest, may be null); whole numbers, then any numbers, then true or false, then choices.
+_WHOLE = {
+    "seed": (0, 2**32 - 1, False),
+    "batch_size": (1, _INF, False),
+    "trainer.max_epochs": (1, _INF, False),
+    "trainer.val_every": (1, _INF, False),
+    "trainer.patience": (0, _INF, True),
+    "model.dim": (1, _INF, False),
+    "sampler.num_negatives": (1, _INF, False),
+    "scheduler.step_size": (1, _INF, False),
+    "scheduler.patience": (0, _INF, False),
+    "regularizer.p": (1, _INF, False),
+}
+_NUMBER = {
+    "trainer.gradient_clip": (1e-30, _INF, True),
+    "model.margin": (-_INF, _INF, False),
+    "model.entity_dropout": (0, 0.999999, False),
+    "model.relation_dropout": (0, 0.999999, False),
+    "sampler.temperature": (0, _INF, False),
+    "objective.label_smoothing": (0, 0.999999, False),
+    "loss.margin": (-_INF, _INF, False),
+    "regularizer.weight": (0, _INF, False),
+    "optimizer.lr": (1e-30, _INF, False),
+    "optimizer.momentum": (0, _INF, False),
+    "optimizer.weight_decay": (0, _INF, False),
+    "scheduler.gamma": (1e-30, _INF, False),
+    "scheduler.factor": (1e-30, 0.999999, False),
+    "scheduler.final": (0, 1, False),
+}
+_FLAG = ("test", "model.reciprocal", "sampler.mask_known", "objective.subsampling")
+_CHOICE = {
+    "trainer.accelerator": ("auto", "cpu", "gpu"),
+    "trainer.strategy": ("auto", "ddp"),
+    "trainer.precision": ("32-true", "bf16-mixed"),
+    "trainer.backend": (None, "gloo", "nccl"),
+    "split": SPLITS,
+}
+
+
+def check_config(cfg: DictConfig) -> None:
+    """Raises a `UserError` that names the key, its value and what it may be."""
+    for key, (least, largest, optional) in _WHOLE.items():
+        _check(cfg, key, int, "a whole number", least, largest, optional)
+    for key, (least, largest, optional) in _NUMBER.items():
+        _check(cfg, key, int | float, "a number", least, largest, optional)
+    for key in _FLAG:
+        value = OmegaConf.select(cfg, key, default=True)
+        if not isinstance(value, bool):
+            raise UserError(f"{key}={value}: must be true or false")
+    for key, choices in _CHOICE.items():
+        value = OmegaConf.select(cfg, key, default=choices[0])
+        if value not in choices:
+            raise UserError(f"{key}={value}: choices are {', '.join('null' if c is None else c for c in choices)}")
+    _check_ranking(cfg)
+
+
+def _check(cfg: DictConfig, key: str, kind: Any, words: str, least: float, largest: float, optional: bool) -> None:
+    missing = object()
+    value = OmegaConf.select(cfg, key, default=missing)
+    if value is missing or (value is None and (optional or not _present(cfg, key))):
+        return
+    good = isinstance(value, kind) and not isinstance(value, bool) and least <= value <= largest
+    if not good:
+        bounds = [f"at least {least:g}"] if least > -_INF else []
+        bounds += [f"at most {largest:g}"] if largest < _INF else []
+        raise UserError(f"{key}={value}: must be {', '.join([words, *bounds])}" + (", or null" if optional else ""))
+
+
+def _present(cfg: DictConfig, key: str) -> bool:
+    """Whether the key is written in the config, if only as null."""
+    parent, _, name = key.rpartition(".")
+    node = OmegaConf.select(cfg, parent) if parent else cfg
+    return node is not None and name in node
+
+
+def _check_ranking(cfg: DictConfig) -> None:
+    hits, names = cfg.ranking.hits, cfg.ranking.filter
+    whole = isinstance(hits, ListConfig) and all(isinstance(k, int) and not isinstance(k, bool) and k > 0 for k in hits)
+    if not whole or not hits:
+        raise UserError(f"ranking.hits={hits}: must be a list of whole numbers from 1 on, such as [1,3,10]")
+    if not isinstance(names, ListConfig) or any(name not in SPLITS for name in names):
+        raise UserError(f"ranking.filter={names}: must be a list of splits, from {', '.join(SPLITS)}; [] for none")

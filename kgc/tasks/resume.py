@@ -1,0 +1,91 @@
+"""Going on with a run: its config with what the new command line changes, and its folder."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from kgc.errors import UserError
+from kgc.paths import config_dir
+from kgc.tasks.build import Checkpoint
+
+# What the weights and the optimizer's state belong to.
+_FIXED = ("model.", "objective._target_", "optimizer._target_")
+
+
+def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
+    """The config of the checkpoint, with the words of the command line on top.
+
+    The words are composed after those of the run's first command line, so that they mean what they would have meant
+    there; what comes out different is changed in the stored config.
+
+    Args:
+        resume: the checkpoint.
+        overrides: the new command line's words.
+
+    Raises:
+        UserError: a word changes the model, the kind of objective or the optimizer.
+    """
+    words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
+    before, after = (_flat(_composed(list(resume.overrides) + more)) for more in ([], words))
+    config = _flat(OmegaConf.to_container(resume.config, resolve=True))
+    for key in before.keys() | after.keys():
+        if key in before and key in after and before[key] == after[key]:
+            continue
+        if key.startswith(_FIXED) and config.get(key) != after.get(key):
+            raise UserError(
+                f"{key}={after.get(key)}: the checkpoint has {config.get(key)}; leave it out to go on with it"
+            )
+        config.pop(key, None)
+        if key in after:
+            config[key] = after[key]
+    return OmegaConf.create(_nested(config | {"checkpoint": str(resume.path)}))
+
+
+def _composed(words: list[str]) -> dict[str, Any]:
+    used = GlobalHydra.instance().is_initialized()
+    state = GlobalHydra.instance().hydra if used else None
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            return OmegaConf.to_container(compose("train", overrides=words), resolve=True)
+    finally:
+        if used:
+            GlobalHydra.instance().initialize(state)
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Leaves by dotted key; lists and empty mappings are leaves."""
+    if not isinstance(node, dict) or not node:
+        return {prefix: node}
+    return {k: v for name, child in node.items() for k, v in _flat(child, f"{prefix}.{name}".lstrip(".")).items()}
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, name = key.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
+
+
+def resumed_folder(run_dir: Path, resume: Checkpoint, overrides: list[str]) -> Path:
+    """Where a resumed run writes: the folder of its checkpoint, or the `hydra.run.dir` that was given."""
+    home = resume.path.resolve().parent.parent
+    if any(o.startswith("hydra.run.dir=") for o in overrides) and run_dir.resolve() != home:
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        best = resume.path.with_name("best.ckpt")
+        if best.exists():
+            shutil.copy2(best, run_dir / "checkpoints" / "best.ckpt")
+        return run_dir
+    if run_dir.exists() and run_dir.resolve() != home and not any(run_dir.iterdir()):
+        run_dir.rmdir()  # Hydra made it before it was known that this is a resume
+    return home
