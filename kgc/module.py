@@ -170,6 +170,9 @@ class KGEModule(LightningModule):
             # What a schedule has come to; what it was made with is the config's.
             kept = ("last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs", "cooldown_counter")
             vars(self._schedule).update({k: v for k, v in self._schedule_state.items() if k in kept})
+        if isinstance(self._schedule, torch.optim.lr_scheduler.LambdaLR):
+            for group, factor in zip(optimizer.param_groups, self._schedule.lr_lambdas, strict=True):
+                group["lr"] = group["initial_lr"] * factor(self._schedule.last_epoch)
 
     # Evaluation. One `FilteredRank` serves the split at hand.
 

@@ -57,7 +57,8 @@ def run(config: dict, folder: str) -> dict[str, float]:
         terminal = session.terminal
         prepare_process()
         if cfg.checkpoint and any(cfg.embeddings.values()):
-            raise UserError("checkpoint and embeddings are both given: choose one")
+            given = next(name for name, value in cfg.embeddings.items() if value)
+            raise UserError(f"checkpoint and embeddings.{given} are both given: choose one")
         if cfg.checkpoint:
             graph, model, cfg = from_checkpoint(cfg, terminal)
         elif cfg.embeddings.entities:

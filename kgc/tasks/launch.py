@@ -58,6 +58,7 @@ def launch(function: Callable[..., Any], processes: int, *arguments: Any) -> Any
         pipes.append(receiver)
         workers.append(worker)
     asked: list[int] = []
+    grace = 0.0
 
     def pass_on(number: int, frame: Any) -> None:
         asked.append(number)
@@ -70,10 +71,11 @@ def launch(function: Callable[..., Any], processes: int, *arguments: Any) -> Any
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         outcomes = _collect(pipes)
+        grace = 0.0 if any(kind == "mistake" for kind, _ in outcomes.values()) else _GRACE
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _end(workers, 0.0 if len(asked) > 1 else _GRACE)
+        _end(workers, grace)
     for kind, value in outcomes.values():
         if kind == "mistake":
             raise UserError(value)
@@ -127,10 +129,15 @@ def _work(
 
     # Lightning learnt this process's rank when it was imported, which was before.
     rank_zero_only.rank = rank
+    # A terminal's Ctrl-C reaches all processes; the first one passes it on as SIGTERM, so that it comes once.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     try:
         pipe.send(("done", function(*arguments)))
     except UserError as error:
         pipe.send(("mistake", str(error)))
+        # Its end would break the connections of processes that wait for it, each with a traceback of its own: the
+        # first process ends them all.
+        time.sleep(60)
     except KeyboardInterrupt:
         pipe.send(("stopped", None))

@@ -83,7 +83,7 @@ def write_run(
     )
     split = next((name for name in ("test", "valid", "train") if f"{name}/mrr" in metrics), None)
     if split is None:
-        terminal.say("warning: neither valid nor test has triples: no rank was measured")
+        terminal.say("warning: no split was ranked: neither valid nor test has triples")
         return
     tracking.log_summary(session.loggers, metrics, ranks, breakdown_by_relation(ranks), split=split)
     terminal.say(metrics_table(metrics, split))

@@ -39,7 +39,7 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
             continue
         if key.startswith(_FIXED) and config.get(key) != after.get(key):
             raise UserError(
-                f"{key}={after.get(key)}: the checkpoint has {config.get(key)}; leave it out to go on with it"
+                f"{key}={after.get(key)}: the checkpoint has {key}={config.get(key)}; leave it out to go on"
             )
         config.pop(key, None)
         if key in after:
