@@ -94,7 +94,9 @@ class StopOnSignal(Checkpoint):
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        wanted = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            wanted = [signal.SIGUSR1]  # from the process that launched this one; see kgc.tasks.launch
         before = {number: signal.signal(number, self._ask) for number in wanted}
         try:
             yield

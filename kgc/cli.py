@@ -67,7 +67,8 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         sys.exit(130)
     except Exception as error:
         mistake = find_mistake(error)
-        if mistake is None and isinstance(error, HydraException | OmegaConfBaseException):
+        composing = error not in failures  # a word that Hydra could not make sense of
+        if mistake is None and (composing or isinstance(error, HydraException | OmegaConfBaseException)):
             mistake = _config_message(error)
         if mistake is None:
             raise

@@ -16,7 +16,7 @@ from kgc.data.known import KnownAnswers
 from kgc.metrics.filtered_rank import FilteredRank
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
-from kgc.ranking import RankingOptions, rank_queries
+from kgc.ranking import NonFiniteScore, RankingOptions, rank_queries
 from kgc.types import Queries, Side, Triples
 
 
@@ -65,6 +65,7 @@ class KGEModule(LightningModule):
         self.identity = identity or {}
         self.ranks: FilteredRank | None = None
         self._known: KnownAnswers | None = None
+        self._failure: NonFiniteScore | None = None
         self._generator: torch.Generator | None = None
         self._loss_sum = torch.zeros(())
         self._examples = 0
@@ -181,10 +182,29 @@ class KGEModule(LightningModule):
         size = len(self.graph.split(split))
         side = torch.tensor(list(Side)).repeat_interleave(size)
         self.ranks = FilteredRank(side, self.hits).to(self.device)
+        self._failure = None
 
     def rank_step(self, batch: tuple[Queries, Tensor, Tensor]) -> None:
         queries, targets, index = batch
-        self.ranks.update(index, rank_queries(self.model, queries, targets, self.known(), self.ranking))
+        try:
+            self.ranks.update(index, rank_queries(self.model, queries, targets, self.known(), self.ranking))
+        except NonFiniteScore as error:
+            if self.trainer.world_size == 1:
+                raise
+            self._failure = error  # processes raise it together, below: one that left would leave the others waiting
+
+    def finish_ranking(self) -> None:
+        """Called when every process has ranked its batches.
+
+        Raises:
+            NonFiniteScore: some process met one; every process raises it.
+        """
+        if self.trainer.world_size > 1:
+            failures: list[NonFiniteScore | None] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(failures, self._failure)
+            for failure in failures:
+                if failure is not None:
+                    raise failure
 
     def on_validation_epoch_start(self) -> None:
         self.start_ranking("valid")
@@ -193,9 +213,13 @@ class KGEModule(LightningModule):
         self.rank_step(batch)
 
     def on_validation_epoch_end(self) -> None:
+        self.finish_ranking()
         metrics = self.ranks.compute()
         self._valid_mrr = metrics["mrr"]
         self.log_dict({f"valid/{name}": value for name, value in metrics.items()})
 
     def test_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:
         self.rank_step(batch)
+
+    def on_test_epoch_end(self) -> None:
+        self.finish_ranking()

@@ -48,6 +48,10 @@ class NonFiniteScore(UserError):
             "(ranking.nonfinite=worst gives such queries the worst rank)"
         )
 
+    def __reduce__(self) -> tuple:
+        """Pickled by its parts: processes tell each other."""
+        return NonFiniteScore, (self.queries, self.targets, self.value, self.count)
+
 
 @dataclass(frozen=True)
 class RankingOptions:

@@ -46,7 +46,6 @@ TRAIN_MISTAKES = [
     (["trainer.epochs=8"], ["epochs"]),
     (["batchsize=8"], ["batchsize"]),
     (["model.dim"], ["model.dim"]),
-    (["=8"], ["=8"]),
     (["batch_size="], ["batch_size"]),
     (["batch_size=0"], ["batch_size=0", "at least 1"]),
     (["batch_size=-1"], ["batch_size=-1", "at least 1"]),

@@ -150,5 +150,6 @@ def require_even(name: str, dim: int) -> None:
     """Complex models need an even `model.dim`."""
     if dim % 2:
         raise UserError(
-            f"model.dim={dim}: {name} stores dim/2 complex numbers per entity, so dim must be even; try {dim + 1}"
+            f"model.dim={dim}: {name} stores dim/2 complex numbers per entity, so dim must be even; "
+            f"try {max(2, dim - 1)} or {dim + 1}"
         )

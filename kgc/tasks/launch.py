@@ -66,7 +66,7 @@ def launch(function: Callable[..., Any], processes: int, *arguments: Any) -> Any
             raise KeyboardInterrupt
         for worker in workers:
             if worker.is_alive():
-                os.kill(worker.pid, signal.SIGTERM)
+                os.kill(worker.pid, signal.SIGUSR1)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -129,7 +129,8 @@ def _work(
 
     # Lightning learnt this process's rank when it was imported, which was before.
     rank_zero_only.rank = rank
-    # A terminal's Ctrl-C reaches all processes; the first one passes it on as SIGTERM, so that it comes once.
+    # A terminal's Ctrl-C reaches all processes; the first one passes it on as another signal, so that it comes once,
+    # and not as SIGTERM, in which Lightning's handler makes a collective call.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     try:
