@@ -31,8 +31,8 @@ from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY
 from kgc.errors import UserError
 from kgc.types import Queries, RankCounts, Scorer, Side
 
-# Cells of one block of scores: 2^20 floats (4 MiB) stay in a CPU's caches, 2^27 (512 MiB) keep a GPU busy.
-_CELLS = {"cpu": 1 << 20, "cuda": 1 << 27}
+# Cells of one block of scores: 2^21 floats (8 MiB) stay in a CPU's caches, 2^27 (512 MiB) keep a GPU busy.
+_CELLS = {"cpu": 1 << 21, "cuda": 1 << 27}
 _PRECISIONS = ("certified", "block")
 
 
@@ -60,8 +60,8 @@ class RankingOptions:
     Args:
         precision: `certified` ranks by float64 scores where the model has an error bound, and by blocks elsewhere;
             `block` ranks by fp32 scores.
-        batch: distinct queries scored together; None picks 512 (1024 on CUDA).
-        block: entities scored together; None picks what keeps batch · block at 2^20 cells (2^27 on CUDA).
+        batch: distinct queries scored together; None picks 1024.
+        block: entities scored together; None picks what keeps batch · block at 2^21 cells (2^27 on CUDA).
         compile: True uses `torch.compile`, False does not; None compiles for large work where a compiler is found.
         nonfinite: `error` raises `NonFiniteScore` when a target's score is not finite; `worst` gives it the worst rank.
     """
@@ -86,7 +86,7 @@ class RankingOptions:
 
     def shape(self, num_entities: int, device: torch.device) -> tuple[int, int]:
         """The (rows, columns) of every block of scores."""
-        rows = self.batch or (1024 if device.type == "cuda" else 512)
+        rows = self.batch or 1024
         cells = _CELLS.get(device.type, _CELLS["cpu"])
         return rows, min(num_entities, self.block or max(1, cells // rows))
 
