@@ -28,6 +28,7 @@ REPOSITORY = Path(__file__).parents[1]
 TINY = [
     "dataset=nations",
     "model.dim=8",
+    "optimizer.lr=0.02",
     "sampler.num_negatives=4",
     "sampler.mask_known=false",
     "scheduler=none",

@@ -369,7 +369,7 @@ def test_every_choice_changes_what_is_learnt(tmp_path, no_page):
         ["optimizer=sgd", "optimizer.momentum=0.9"],
         ["optimizer=adagrad"],
         ["optimizer=adamw"],
-        ["optimizer.lr=0.02"],
+        ["optimizer.lr=0.03"],
         ["objective.subsampling=true"],
         ["objective=one_vs_all"],
         ["objective=one_vs_all", "objective.label_smoothing=0.1"],
