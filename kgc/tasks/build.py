@@ -64,6 +64,7 @@ class Checkpoint:
         overrides: the words of the command lines that made the config.
         entities, relations: the vocabularies in the order of the tables.
         digest: of the graph it was trained on.
+        epochs: how many were finished.
     """
 
     path: Path
@@ -73,6 +74,7 @@ class Checkpoint:
     entities: Vocabulary
     relations: Vocabulary
     digest: str
+    epochs: int
 
 
 def read_checkpoint(path: str) -> Checkpoint:
@@ -90,16 +92,16 @@ def read_checkpoint(path: str) -> Checkpoint:
         state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
         config = OmegaConf.create(saved["config"])
         entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
-        overrides, digest = list(saved["overrides"]), str(saved["digest"])
+        overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved["history"])
         if not {"model", "dataset"} <= config.keys():
             raise ValueError("its config has no model or data set")
     except Exception as error:  # whatever a damaged or foreign file makes the reader raise
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0].split(". ")[0]  # torch's advice, to load without safety, is not ours
         raise UserError(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
     _check_targets(OmegaConf.to_container(config), path)
-    return Checkpoint(file, state, config, overrides, entities, relations, digest)
+    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs)
 
 
 # Modules whose classes and functions a checkpoint's config may name: none of them runs code it is given.

@@ -60,6 +60,10 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
             f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
         )
     check_config(cfg)
+    if resume and resume.epochs > cfg.trainer.max_epochs:
+        raise UserError(
+            f"trainer.max_epochs={cfg.trainer.max_epochs}: the checkpoint has {resume.epochs} epochs already"
+        )
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(cfg.dataset.path).resolve())  # the checkpoint finds its data from anywhere
     config = OmegaConf.to_container(cfg, resolve=True)

@@ -511,3 +511,9 @@ def test_changed_data_is_refused(tmp_path):
     runs.resume(last_of(tmp_path / "run"))
     runs.train(tmp_path / "straight", *words)
     assert_same_run(tmp_path / "run", tmp_path / "straight")
+
+
+def test_fewer_epochs_than_there_were_is_one_line(straight, tmp_path):
+    shutil.copytree(straight(*BASE), tmp_path / "run")
+    with pytest.raises(UserError, match=r"trainer\.max_epochs=2: the checkpoint has 3 epochs already"):
+        runs.resume(last_of(tmp_path / "run"), "trainer.max_epochs=2")
