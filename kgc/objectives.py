@@ -11,7 +11,7 @@ from torch import Tensor
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.errors import UserError
-from kgc.losses.listwise import binary_cross_entropy, cross_entropy
+from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss
 from kgc.losses.pairwise import PairwiseLoss
 from kgc.losses.regularizers import Lp
 from kgc.models.base import KGEModel
@@ -119,8 +119,9 @@ class OneVsAll(Objective):
             queries, target = triples.queries(side), triples.target(side)
             anchor = model.entity_vectors(queries.anchor)
             relation = model.relation_vectors(model.relation_rows(queries))
-            logits = model.logits(model.similarity(model.combine(queries, anchor, relation), candidates))  # [B, E]
-            total = total + cross_entropy(logits, target, self.label_smoothing).mean()
+            query = model.combine(queries, anchor, relation)  # [B, Dq]
+            rule = CrossEntropy(target, self.label_smoothing)
+            total = total + mean_loss(model.similarity, query, candidates, model.margin, rule)
             if self.regularizer is not None:
                 total = total + self.penalty(model, anchor, relation, model.entity_vectors(target))
         return total / len(Side)
@@ -130,7 +131,7 @@ class KVsAll(Objective):
     """Binary cross-entropy of all entities against all right answers at once; an example is a distinct train query.
 
     Args:
-        label_smoothing: ε of `kgc.losses.listwise.binary_cross_entropy`.
+        label_smoothing: ε of `kgc.losses.listwise.BinaryCrossEntropy`.
         regularizer: see `Objective`; penalises the anchors and relations of the batch, and the answers.
     """
 
@@ -154,12 +155,11 @@ class KVsAll(Objective):
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         queries = self.queries[index]
         row, answer = self.known.answers(queries)  # [M], [M]
-        labels = torch.zeros(len(queries), model.num_entities, dtype=torch.bool, device=index.device)
-        labels[row, answer] = True
         anchor = model.entity_vectors(queries.anchor)
         relation = model.relation_vectors(model.relation_rows(queries))
-        logits = model.logits(model.similarity(model.combine(queries, anchor, relation), model.candidate_vectors()))
-        loss = binary_cross_entropy(logits, labels, self.label_smoothing).mean()
+        query = model.combine(queries, anchor, relation)  # [B, Dq]
+        rule = BinaryCrossEntropy(row, answer, len(queries), self.label_smoothing)
+        loss = mean_loss(model.similarity, query, model.candidate_vectors(), model.margin, rule)
         if self.regularizer is not None:
             loss = loss + self.penalty(model, anchor, relation, model.entity_vectors(answer))
         return loss

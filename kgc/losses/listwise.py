@@ -1,23 +1,154 @@
-"""Losses over the scores of all entities, in nats per query, always in fp32."""
+"""Losses over all entities, in nats per query, always in fp32, in blocks of queries: memory is that of one block.
+
+The loss of a query needs its own row of logits alone, so a block's gradient is made as soon as its logits are, while
+they are in the cache: the forward pass scores a block, turns it into its gradient in place, and takes that back to
+the query and entity vectors; the backward pass only multiplies by the factor that reaches it. Exact, and one matrix
+product fewer than recomputing the logits in the backward pass.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
-def cross_entropy(logits: Tensor, target: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """[B, E] logits and [B] right answers to [B] values of −log softmax (1-vs-all; Lacroix et al. 2018)."""
-    return F.cross_entropy(logits.float(), target, label_smoothing=label_smoothing, reduction="none")
+# Cells of one block of logits: 2^20 floats (4 MiB) stay in a CPU's caches; 2^28 (1 GiB) keep a GPU busy.
+_CELLS = {"cpu": 1 << 20, "cuda": 1 << 28}
 
 
-def binary_cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """[B, E] logits and [B, E] bool labels to [B] mean binary cross-entropies (K-vs-all; Dettmers et al. 2018).
+class Shared(Protocol):
+    """What is needed of a similarity; see `kgc.models.similarity.Similarity`."""
 
-    Smoothing ε turns label y into (1 − ε) y + 1/E, as ConvE does.
+    def shared(self, query: Tensor, candidate: Tensor) -> Tensor: ...
+
+    def pull_back(self, query: Tensor, candidate: Tensor, gradient: Tensor, of_candidate: Tensor) -> Tensor: ...
+
+
+class RowLoss:
+    """Interface: a loss of rows of logits over all entities, in nats."""
+
+    def __call__(self, logits: Tensor, rows: slice) -> Tensor:
+        """[b] losses of the queries `rows` from their [b, E] fp32 logits, which become the gradients, in place."""
+        raise NotImplementedError
+
+
+class CrossEntropy(RowLoss):
+    """−log softmax of the right answer (1-vs-all; Lacroix et al. 2018).
+
+    Args:
+        target: [B] right answers.
+        label_smoothing: ε, the share of the target's probability spread over all entities.
     """
-    soft = labels.to(torch.float32)
-    if label_smoothing:
-        soft = (1 - label_smoothing) * soft + 1 / labels.shape[-1]
-    return F.binary_cross_entropy_with_logits(logits.float(), soft, reduction="none").mean(-1)
+
+    def __init__(self, target: Tensor, label_smoothing: float = 0.0):
+        self.target = target.unsqueeze(-1)
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, logits: Tensor, rows: slice) -> Tensor:
+        target, smoothing = self.target[rows], self.label_smoothing
+        wanted = (1 - smoothing) * logits.gather(1, target).squeeze(-1)
+        if smoothing:
+            wanted = wanted + smoothing * logits.mean(-1)
+        top = logits.amax(-1, keepdim=True)
+        total = logits.sub_(top).exp_().sum(-1, keepdim=True)
+        logits.div_(total)
+        if smoothing:
+            logits.sub_(smoothing / logits.shape[-1])
+        logits.scatter_add_(1, target, logits.new_full((), smoothing - 1).expand_as(target))
+        return (top + total.log()).squeeze(-1) - wanted
+
+
+class BinaryCrossEntropy(RowLoss):
+    """Mean binary cross-entropy over the entities (K-vs-all; Dettmers et al. 2018).
+
+    Args:
+        row, answer: [M] the right answers: query, ascending, and entity; no pair twice.
+        queries: B.
+        label_smoothing: ε; labels y become (1 − ε) y + 1/E where it is not 0, as ConvE does.
+    """
+
+    def __init__(self, row: Tensor, answer: Tensor, queries: int, label_smoothing: float = 0.0):
+        self.row, self.answer = row, answer
+        self.queries = queries
+        self.label_smoothing = label_smoothing
+        self._ends: list[int] | None = None
+
+    def __call__(self, logits: Tensor, rows: slice) -> Tensor:
+        row, answer = self._answers(rows)
+        share = 1 - self.label_smoothing
+        base = 1 / logits.shape[-1] if self.label_smoothing else 0.0
+        right = logits.new_zeros(len(logits)).index_add_(0, row, logits[row, answer])
+        losses = F.softplus(logits).sum(-1) - share * right
+        if base:
+            losses = losses - base * logits.sum(-1)
+        logits.sigmoid_()
+        if base:
+            logits.sub_(base)
+        logits.index_put_((row, answer), logits.new_tensor(-share), accumulate=True)
+        logits.div_(logits.shape[-1])
+        return losses / logits.shape[-1]
+
+    def _answers(self, rows: slice) -> tuple[Tensor, Tensor]:
+        if (rows.start, rows.stop) == (0, self.queries):
+            return self.row, self.answer
+        if self._ends is None:
+            self._ends = [0, *torch.bincount(self.row, minlength=self.queries).cumsum(0).tolist()]
+        cells = slice(self._ends[rows.start], self._ends[rows.stop])
+        return self.row[cells] - rows.start, self.answer[cells]
+
+
+def mean_loss(similarity: Shared, query: Tensor, candidate: Tensor, margin: float, loss: RowLoss) -> Tensor:
+    """Mean loss of B queries over all entities, in nats.
+
+    Args:
+        similarity: scores [B, D] query vectors against [E, D] candidates; its scores plus `margin` are the logits.
+        query: [B, D].
+        candidate: [E, D].
+        margin: see above.
+        loss: of rows of logits.
+    """
+    return _MeanLoss.apply(similarity, query.to(candidate.dtype), candidate, margin, loss)
+
+
+def mean_loss_of(logits: Tensor, loss: RowLoss) -> Tensor:
+    """Mean loss of [B, E] logits, for scorers that are no query and similarity."""
+    return _MeanLossOf.apply(logits, loss)
+
+
+class _MeanLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, similarity: Shared, query: Tensor, candidate: Tensor, margin: float, loss: RowLoss) -> Tensor:
+        size = len(query)
+        block = max(1, _CELLS.get(query.device.type, _CELLS["cpu"]) // max(1, len(candidate)))
+        losses = query.new_empty(size, dtype=torch.float32)
+        of_query, of_candidate = torch.empty_like(query), torch.zeros_like(candidate)
+        for start in range(0, size, block):
+            rows = slice(start, min(start + block, size))
+            logits = similarity.shared(query[rows], candidate).float()
+            losses[rows] = loss(logits.add_(margin) if margin else logits, rows)
+            gradient = logits.to(query.dtype)
+            of_query[rows] = similarity.pull_back(query[rows], candidate, gradient, of_candidate)
+        ctx.save_for_backward(of_query.div_(size), of_candidate.div_(size))
+        return losses.mean()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, factor: Tensor) -> tuple[None, Tensor, Tensor, None, None]:
+        of_query, of_candidate = ctx.saved_tensors
+        return None, of_query * factor, of_candidate * factor, None, None
+
+
+class _MeanLossOf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits: Tensor, loss: RowLoss) -> Tensor:
+        gradient = logits.detach().float().clone()
+        value = loss(gradient, slice(0, len(logits))).mean()
+        ctx.save_for_backward(gradient.div_(len(logits)).to(logits.dtype))
+        return value
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, factor: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0] * factor, None

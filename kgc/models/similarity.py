@@ -55,6 +55,15 @@ class Similarity:
         """[B, D] against [B, K, D] gives [B, K]."""
         raise NotImplementedError
 
+    def pull_back(self, query: Tensor, candidate: Tensor, gradient: Tensor, of_candidate: Tensor) -> Tensor:
+        """Takes [B, N] gradients of `shared` back: returns the queries' [B, D], adds the candidates' to [N, D]."""
+        with torch.enable_grad():
+            q, c = query.detach().requires_grad_(), candidate.detach().requires_grad_()
+            scores = self.shared(q, c)
+        of_query, part = torch.autograd.grad(scores, (q, c), gradient.to(scores.dtype))
+        of_candidate += part
+        return of_query
+
     def key_terms(self, candidate: Tensor) -> Tensor | None:
         """[N] what `ranking_key` needs of each of [N, D] candidates besides the vector, made once; None if nothing."""
         return None
@@ -112,6 +121,10 @@ class Dot(Similarity):
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return torch.bmm(candidate, query.unsqueeze(-1)).squeeze(-1)
+
+    def pull_back(self, query: Tensor, candidate: Tensor, gradient: Tensor, of_candidate: Tensor) -> Tensor:
+        of_candidate.addmm_(gradient.T, query)
+        return gradient @ candidate
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         return fixed_sum(query * candidate)

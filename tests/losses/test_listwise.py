@@ -8,13 +8,25 @@ import oracle
 import pytest
 import torch
 
-from kgc.losses.listwise import binary_cross_entropy, cross_entropy
+from kgc.losses import listwise
+from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss, mean_loss_of
+from kgc.models.similarity import ComplexModulus, Dot, Euclidean, Manhattan, Similarity
 
 B, E = 4, 6
 GENERATOR = torch.Generator().manual_seed(12)
 LOGITS = torch.randn(B, E, generator=GENERATOR, dtype=torch.float64) * 3
 TARGET = torch.tensor([0, 5, 2, 2])
 LABELS = torch.tensor([[1, 0, 1, 0, 0, 0], [0] * 6, [1] * 6, [0, 0, 0, 0, 0, 1]], dtype=torch.bool)
+
+
+def cross_entropy(logits: torch.Tensor, target: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
+    return len(logits) * mean_loss_of(logits, CrossEntropy(target, smoothing))
+
+
+def binary_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
+    return len(logits) * mean_loss_of(
+        logits, BinaryCrossEntropy(*labels.nonzero(as_tuple=True), len(logits), smoothing)
+    )
 
 
 def soft_target(target: int, smoothing: float) -> list[float]:
@@ -57,16 +69,16 @@ def test_values_by_hand():
 @smoothings
 def test_values_equal_the_formula(loss, slow, truth, smoothing):
     wanted = [slow(row, t, smoothing) for row, t in zip(LOGITS.tolist(), truth.tolist(), strict=True)]
-    got = loss(LOGITS, truth, smoothing)
-    assert got.shape == (B,)
-    assert got.tolist() == pytest.approx(wanted, rel=1e-5)
+    for i, value in enumerate(wanted):
+        assert loss(LOGITS[i : i + 1], truth[i : i + 1], smoothing).item() == pytest.approx(value, rel=1e-5)
+    assert loss(LOGITS, truth, smoothing).item() == pytest.approx(sum(wanted), rel=1e-5)
 
 
 @both_losses
 @smoothings
 def test_gradients_equal_finite_differences_of_the_formula(loss, slow, truth, smoothing):
     logits = LOGITS.clone().requires_grad_()
-    loss(logits, truth, smoothing).sum().backward()
+    loss(logits, truth, smoothing).backward()
     for i, t in enumerate(truth.tolist()):
         wanted = oracle.gradient(lambda row, t=t: slow(row, t, smoothing), LOGITS[i].tolist())
         assert logits.grad[i].tolist() == pytest.approx(wanted, rel=1e-4, abs=1e-6)
@@ -78,8 +90,8 @@ def test_extreme_logits_have_finite_values_and_gradients(loss, slow, truth, smoo
     extreme = torch.tensor([[1e4, -1e4, 0.0, 1e4, -1e4, 5.0]]).expand(B, E).clone().requires_grad_()
     values = loss(extreme, truth, smoothing)
     wanted = [slow(row, t, smoothing) for row, t in zip(extreme.tolist(), truth.tolist(), strict=True)]
-    assert values.tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
-    values.sum().backward()
+    assert values.item() == pytest.approx(sum(wanted), rel=1e-5, abs=1e-6)
+    values.backward()
     assert extreme.grad.isfinite().all()
 
 
@@ -90,4 +102,57 @@ def test_half_precision_logits_are_lifted_to_fp32_first(loss, slow, truth, dtype
     got = loss(half, truth, 0.1)
     assert got.dtype == torch.float32
     wanted = [slow(row, t, 0.1) for row, t in zip(half.tolist(), truth.tolist(), strict=True)]
-    assert got.tolist() == pytest.approx(wanted, rel=1e-5)
+    assert got.item() == pytest.approx(sum(wanted), rel=1e-5)
+
+
+SIMILARITIES: dict[str, Similarity] = {
+    "dot": Dot(),
+    "euclidean": Euclidean(),
+    "manhattan": Manhattan(),
+    "modulus": ComplexModulus(),
+}
+
+
+@pytest.mark.parametrize("similarity", SIMILARITIES.values(), ids=SIMILARITIES)
+@pytest.mark.parametrize("cells", [1, 7, 20, 1000])
+@both_losses
+@smoothings
+def test_blocks_of_queries_give_the_plain_loss_and_its_gradients(
+    monkeypatch, similarity, cells, loss, slow, truth, smoothing
+):
+    """Against softmax and sigmoid of whole rows by torch's autograd; blocks of one query, of some, and of all."""
+    monkeypatch.setitem(listwise._CELLS, "cpu", cells)
+    generator = torch.Generator().manual_seed(5)
+    vectors = [torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in (B, E)]
+    ours, plain = ([v.clone().requires_grad_() for v in vectors] for _ in range(2))
+    if loss is cross_entropy:
+        rule = CrossEntropy(truth, smoothing)
+    else:
+        rule = BinaryCrossEntropy(*truth.nonzero(as_tuple=True), B, smoothing)
+    value = mean_loss(similarity, *ours, 0.7, rule)
+    logits = similarity.shared(*plain) + 0.7
+    if loss is cross_entropy:
+        wanted = torch.nn.functional.cross_entropy(logits, truth, label_smoothing=smoothing)
+    else:
+        soft = (1 - smoothing) * truth.double() + (1 / E if smoothing else 0)
+        wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits, soft)
+    assert value.item() == pytest.approx(wanted.item(), rel=1e-5)
+    (3 * value).backward()  # a factor of the loss reaches the gradients
+    (3 * wanted).backward()
+    for a, b in zip(ours, plain, strict=True):
+        assert torch.allclose(a.grad, b.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_no_block_is_larger_than_the_limit(monkeypatch):
+    """Logits of all queries are never held together."""
+    monkeypatch.setitem(listwise._CELLS, "cpu", 3 * E)
+    seen = []
+
+    class Watched(Dot):
+        def shared(self, query, candidate):
+            seen.append(len(query))
+            return super().shared(query, candidate)
+
+    query = torch.randn(8, 4, requires_grad=True)
+    mean_loss(Watched(), query, torch.randn(E, 4), 0.0, CrossEntropy(torch.zeros(8, dtype=torch.int64))).backward()
+    assert seen == [3, 3, 2]
