@@ -113,18 +113,18 @@ class OneVsAll(Objective):
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         triples = self.triples[index]
-        candidates = model.candidate_vectors()  # [E, D]
-        total = torch.zeros((), device=index.device)
+        vectors, targets, penalty = [], [], 0.0
         for side in Side:
             queries, target = triples.queries(side), triples.target(side)
             anchor = model.entity_vectors(queries.anchor)
             relation = model.relation_vectors(model.relation_rows(queries))
-            query = model.combine(queries, anchor, relation)  # [B, Dq]
-            rule = CrossEntropy(target, self.label_smoothing)
-            total = total + mean_loss(model.similarity, query, candidates, model.margin, rule)
+            vectors.append(model.combine(queries, anchor, relation))  # [B, Dq]
+            targets.append(target)
             if self.regularizer is not None:
-                total = total + self.penalty(model, anchor, relation, model.entity_vectors(target))
-        return total / len(Side)
+                penalty = penalty + self.penalty(model, anchor, relation, model.entity_vectors(target))
+        rule = CrossEntropy(torch.cat(targets), self.label_smoothing)
+        loss = mean_loss(model.similarity, torch.cat(vectors), model.candidate_vectors(), model.margin, rule)
+        return loss + penalty / len(Side)
 
 
 class KVsAll(Objective):

@@ -130,13 +130,14 @@ class _MeanLoss(torch.autograd.Function):
             losses[rows] = loss(logits.add_(margin) if margin else logits, rows)
             gradient = logits.to(query.dtype)
             of_query[rows] = similarity.pull_back(query[rows], candidate, gradient, of_candidate)
-        ctx.save_for_backward(of_query.div_(size), of_candidate.div_(size))
+        ctx.save_for_backward(of_query, of_candidate)
         return losses.mean()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, factor: Tensor) -> tuple[None, Tensor, Tensor, None, None]:
         of_query, of_candidate = ctx.saved_tensors
+        factor = factor / len(of_query)
         return None, of_query * factor, of_candidate * factor, None, None
 
 
