@@ -27,12 +27,13 @@ from kgc.engine.blocks import BlockPart
 from kgc.engine.certified import Candidates, CertifiedPart
 from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
 from kgc.engine.counting import count_eager
-from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY
+from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY, Room
+from kgc.engine.sizes import DEFAULT, Sizes, measured_sizes, width
 from kgc.errors import UserError
 from kgc.types import Queries, RankCounts, Scorer, Side
 
-# Cells of one block of scores: 2^21 floats (8 MiB) stay in a CPU's caches, 2^27 (512 MiB) keep a GPU busy.
-_CELLS = {"cpu": 1 << 21, "cuda": 1 << 27}
+# Cells from which on work is large enough to measure shapes of blocks on it.
+_LARGE = 1 << 27
 _PRECISIONS = ("certified", "block")
 
 
@@ -60,8 +61,8 @@ class RankingOptions:
     Args:
         precision: `certified` ranks by float64 scores where the model has an error bound, and by blocks elsewhere;
             `block` ranks by fp32 scores.
-        batch: distinct queries scored together; None picks 1024.
-        block: entities scored together; None picks what keeps batch · block at 2^21 cells (2^27 on CUDA).
+        batch, block: distinct queries and entities scored together; None picks 1024 queries and as many entities as
+            make 2^21 cells (2^27 on CUDA), and what measures fastest in large certified work.
         compile: True uses `torch.compile`, False does not; None compiles for large work where a compiler is found.
         nonfinite: `error` raises `NonFiniteScore` when a target's score is not finite; `worst` gives it the worst rank.
     """
@@ -85,10 +86,10 @@ class RankingOptions:
             raise UserError(f"ranking.nonfinite={self.nonfinite}: choices are error, worst")
 
     def shape(self, num_entities: int, device: torch.device) -> tuple[int, int]:
-        """The (rows, columns) of every block of scores."""
-        rows = self.batch or 1024
-        cells = _CELLS.get(device.type, _CELLS["cpu"])
-        return rows, min(num_entities, self.block or max(1, cells // rows))
+        """The (rows, columns) of every block of scores, where they are not measured."""
+        rows, cells = DEFAULT.get(device.type, DEFAULT["cpu"])
+        rows = self.batch or rows
+        return rows, width(num_entities, rows, cells, self.block)
 
 
 @torch.no_grad()
@@ -123,13 +124,19 @@ def rank_queries(
         known.contains(queries, targets.unsqueeze(-1)).squeeze(-1) if known else torch.zeros_like(targets, dtype=bool)
     )
     results = [torch.empty_like(targets) for _ in range(4)]
-    batch, block = options.shape(scorer.num_entities, device)
+    shape = options.shape(scorer.num_entities, device)
+    sizes = _sizes(scorer, options, len(rows), device)
     order = torch.argsort(row_of_query, stable=True)
     sorted_rows = row_of_query[order].cpu()
     start = 0
     with exact_arithmetic(device):
-        rank = _method(scorer, options, len(rows), device)
+        room = Room()
+        rank = _method(scorer, options, len(rows), device, room)
         while start < len(rows):
+            began = 0.0
+            if sizes is not None:
+                shape, began = sizes.shape(), sizes.start()
+            batch, block = shape
             stop = min(start + batch, len(rows))
             first, last = torch.searchsorted(sorted_rows, torch.tensor([start, stop])).tolist()
             mine = order[first:last]  # the queries of this batch of rows
@@ -139,14 +146,17 @@ def rank_queries(
             except RuntimeError as error:
                 if not _out_of_memory(error) or batch * block == 1:
                     raise
-                if block > 1024 or batch == 1:
-                    block = -(-block // 2)
-                else:
-                    batch = -(-batch // 2)
-                warnings.warn(f"out of memory: now in blocks of {batch} queries x {block} entities", stacklevel=2)
+                shape = (batch, -(-block // 2)) if block > 1024 or batch == 1 else (-(-batch // 2), block)
+                sizes = None
+                room.clear()
+                warnings.warn(f"out of memory: now in blocks of {shape[0]} queries x {shape[1]} entities", stacklevel=2)
                 continue
             for whole, piece in zip(results, pieces, strict=True):
                 whole[mine] = piece
+            if sizes is not None:
+                sizes.learn(shape, stop - start, began)
+                if sizes.settled:
+                    shape, sizes = sizes.shape(), None
             start = stop
     return _judge(RankCounts(*results), queries, side, targets, options)
 
@@ -168,8 +178,16 @@ def _distinct(queries: Queries, side: Tensor) -> tuple[Queries, Tensor]:
     return Queries(anchor, key % relations, key // relations), row
 
 
+def _sizes(scorer: Scorer, options: RankingOptions, rows: int, device: torch.device) -> Sizes | None:
+    """Shapes to measure: for large work whose ranks no shape changes."""
+    if not is_certified(scorer, options) or rows * scorer.num_entities < _LARGE:
+        return None
+    kind = type(scorer.similarity), getattr(scorer, "dim", None), options.compile
+    return measured_sizes(device, scorer.num_entities, kind, options.batch, options.block)
+
+
 def _method(
-    scorer: Scorer, options: RankingOptions, rows: int, device: torch.device
+    scorer: Scorer, options: RankingOptions, rows: int, device: torch.device, room: Room
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function from (part, batch, block) to the counts of the part."""
     similarity = getattr(scorer, "similarity", None)
@@ -180,9 +198,9 @@ def _method(
     counter = count_compiled if compiled else count_eager
     key = compiled_key(similarity) if compiled else None
     if is_certified(scorer, options):
-        table = Candidates(scorer, key)
+        table = Candidates(scorer, key, room)
         return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block, counter)
-    return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter, key)
+    return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter, key, room)
 
 
 def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, options: RankingOptions) -> RankCounts:

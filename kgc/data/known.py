@@ -13,6 +13,8 @@ from torch import Tensor
 
 from kgc.types import Queries, Side, Triples
 
+_LARGEST = 2**63  # int64 ends there
+
 
 class KnownAnswers:
     """Known answers of every (anchor, relation, side) of a list of triples.
@@ -30,9 +32,17 @@ class KnownAnswers:
         self.num_relations = num_relations
         keys = torch.cat([self._key(triples.queries(side)) for side in Side])
         answers = torch.cat([triples.target(side) for side in Side])
-        self.keys, rows = torch.unique(keys, return_inverse=True)  # [P] sorted; P queries have an answer
-        self.cells = torch.unique(rows * num_entities + answers)  # [M] sorted (query row, answer) pairs
-        counts = torch.bincount(self.cells // max(1, num_entities), minlength=len(self.keys))
+        # [P] sorted keys of the queries with an answer; [M] sorted (query row, answer) pairs; [P] answers of each row.
+        if 2 * num_relations * num_entities**2 < _LARGEST:
+            pairs = torch.unique(keys.mul_(num_entities).add_(answers))  # one sort of (key, answer)
+            keys = pairs // max(1, num_entities)
+            answers = pairs.sub_(keys * num_entities)
+            self.keys, rows, counts = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
+            self.cells = rows.mul_(num_entities).add_(answers)
+        else:
+            self.keys, rows = torch.unique(keys, return_inverse=True)
+            self.cells = torch.unique(rows * num_entities + answers)
+            counts = torch.bincount(self.cells // max(1, num_entities), minlength=len(self.keys))
         self.offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # [P + 1]
 
     def to(self, device: torch.device | str) -> KnownAnswers:

@@ -14,17 +14,20 @@ import torch
 from torch import Tensor
 
 from kgc.engine.counting import Counter, Key, RowLayout
-from kgc.engine.part import Part, mark_nonfinite, ranges
+from kgc.engine.part import Part, Room, mark_nonfinite, ranges
 from kgc.types import Queries, Scorer
 
 Score = Callable[[Tensor | range], Tensor]
+
+# Products of fewer rows or columns go through kernels that do not treat all their rows or columns alike.
+_SMALLEST = 16
 
 
 class BlockPart(Part):
     """Ranks one batch of rows by blocks of fp32 scores."""
 
     def rank(
-        self, batch: int, block: int, counter: Counter, key: Key | None = None
+        self, batch: int, block: int, counter: Counter, key: Key | None, room: Room
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """[P] better, equal, candidates and non-finite scores, all scored in calls of shape [batch, block].
 
@@ -32,11 +35,13 @@ class BlockPart(Part):
             batch, block: that shape.
             counter: how cells are counted.
             key: a faster form of the similarity's ranking key, or None.
+            room: where blocks of scores lie; a block is gone when the next is asked for.
         """
         count = len(self.rows)
+        batch = max(batch, _SMALLEST)
         layout = RowLayout(self.row, count)
         padding = torch.arange(batch, device=self.row.device).clamp_(max=count - 1)
-        score = _bind(self.scorer, self.rows[layout.order[padding]], key)
+        score = _bind(self.scorer, self.rows[layout.order[padding]], key, room)
         blocks = list(ranges(self.scorer.num_entities, block))
         target_score = self._scores_of_targets(score, layout, block) if len(blocks) > 1 else None
         better, equal, nonfinite = (torch.zeros_like(self.target) for _ in range(3))
@@ -103,13 +108,36 @@ class BlockPart(Part):
                 equal[mine[part]] = (scores == score_of_target).sum(1) - (~self.known_target[mine[part]]).long()
 
 
-def _bind(scorer: Scorer, queries: Queries, key: Key | None) -> Score:
+def _bind(scorer: Scorer, queries: Queries, key: Key | None, room: Room) -> Score:
     """A function from candidates to scores for fixed queries; query vectors are computed once where there are any."""
     if hasattr(scorer, "query_vectors"):
         vectors = scorer.query_vectors(queries)
-        key = key or scorer.similarity.ranking_key
-        return lambda candidates: key(vectors, scorer.candidate_vectors(candidates))
-    return lambda candidates: scorer.score(queries, candidates).clone()
+        if key is not None:
+            return lambda candidates: key(vectors, scorer.candidate_vectors(candidates))
+
+        def score(candidates: Tensor | range) -> Tensor:
+            out = room.take(vectors, len(vectors), len(candidates))
+            return scorer.similarity.ranking_key(vectors, scorer.candidate_vectors(candidates), None, out)
+
+    else:
+
+        def score(candidates: Tensor | range) -> Tensor:
+            return scorer.score(queries, candidates).clone()
+
+    return _padded(score, queries.anchor.device)
+
+
+def _padded(score: Score, device: torch.device) -> Score:
+    """The same scores, from a call of at least `_SMALLEST` candidates: the last one is repeated."""
+
+    def padded(candidates: Tensor | range) -> Tensor:
+        count = len(candidates)
+        if not 0 < count < _SMALLEST:
+            return score(candidates)
+        ids = torch.as_tensor(candidates, device=device)
+        return score(ids[torch.arange(_SMALLEST, device=device).clamp_(max=count - 1)])[:, :count]
+
+    return padded
 
 
 def _all_finite(scores: Tensor) -> Tensor:

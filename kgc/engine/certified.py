@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kgc.engine.counting import Counter, Key, RowLayout
-from kgc.engine.part import Part, mark_nonfinite, ranges
+from kgc.engine.part import Part, Room, mark_nonfinite, ranges
 from kgc.models.similarity import Extent
 
 # Cells scored again at once: their float64 temporaries stay in a CPU's cache.
@@ -32,6 +32,7 @@ class Candidates:
     Args:
         model: a `KGEModel` with a certified similarity whose candidates are rows of its table.
         key: a faster form of the similarity's ranking key, or None.
+        room: where blocks of keys lie; a block is gone when the next is asked for.
 
     Attributes:
         vectors: [E, D] fp32.
@@ -39,9 +40,10 @@ class Candidates:
         extent: sizes for `Similarity.band`; an infinite norm if a vector is not finite.
     """
 
-    def __init__(self, model: Any, key: Key | None = None):
+    def __init__(self, model: Any, key: Key | None, room: Room):
         self.similarity = model.similarity
         self.fast_key = key
+        self.room = room
         self.vectors = model.candidate_vectors()
         norm, terms = 0.0, []
         for chunk in self.vectors.split(1 << 14):
@@ -56,7 +58,8 @@ class Candidates:
         if self.fast_key is not None:
             return self.fast_key(query, self.vectors[start:stop])
         terms = None if self.terms is None else self.terms[start:stop]
-        return self.similarity.ranking_key(query, self.vectors[start:stop], terms)
+        out = self.room.take(query, len(query), stop - start)
+        return self.similarity.ranking_key(query, self.vectors[start:stop], terms, out)
 
 
 class CertifiedPart(Part):

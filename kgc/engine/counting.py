@@ -74,7 +74,8 @@ def count_eager(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor) ->
     rest = max(1, len(scores))
     parts = [(queries, scores[: len(queries)]) for queries in layout.turns]
     parts += [(queries, scores[layout.row[queries]]) for queries in layout.rest.split(rest) if len(queries)]
-    over, within = scores.new_empty(scores.shape), scores.new_empty(scores.shape)
+    marks = scores.dtype if scores.dtype == torch.float64 else torch.float32  # half precision cannot count beyond 256
+    over, within = (scores.new_empty(scores.shape, dtype=marks) for _ in range(2))
     for queries, rows in parts:
         size = len(queries)
         higher = torch.gt(rows, high[queries].unsqueeze(-1), out=over[:size])

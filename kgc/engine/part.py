@@ -60,6 +60,24 @@ class Part:
         return list(zip(rows.split(sizes), columns.split(sizes), strict=True))
 
 
+class Room:
+    """The memory of a block of scores, reused by the next one: fresh pages cost as much as the scores."""
+
+    def __init__(self) -> None:
+        self._floats: Tensor | None = None
+
+    def take(self, like: Tensor, rows: int, columns: int) -> Tensor:
+        """[rows, columns] of any content, of the dtype and device of `like`; what was taken before is given up."""
+        if self._floats is None or self._floats.numel() < rows * columns or self._floats.dtype != like.dtype:
+            self._floats = None
+            self._floats = like.new_empty(rows * columns)
+        return self._floats[: rows * columns].view(rows, columns)
+
+    def clear(self) -> None:
+        """Gives the memory back."""
+        self._floats = None
+
+
 def ranges(entities: int, block: int) -> Iterator[tuple[int, int, int]]:
     """(first entity scored, first entity counted, end) of blocks of one width; the last overlaps the one before."""
     for start in range(0, entities, block):

@@ -68,8 +68,16 @@ class Similarity:
         """[N] what `ranking_key` needs of each of [N, D] candidates besides the vector, made once; None if nothing."""
         return None
 
-    def ranking_key(self, query: Tensor, candidate: Tensor, terms: Tensor | None = None) -> Tensor:
-        """[B, N] any strictly increasing function (one a query) of `shared`, where that is cheaper or rounds less."""
+    def ranking_key(
+        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """[B, N] any strictly increasing function (one a query) of `shared`, where that is cheaper or rounds less.
+
+        Args:
+            query, candidate: [B, D] and [N, D].
+            terms: `key_terms` of the candidates; None makes them.
+            out: [B, N] memory that the result may lie in.
+        """
         return self.shared(query, candidate)
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
@@ -126,6 +134,11 @@ class Dot(Similarity):
         of_candidate.addmm_(gradient.T, query)
         return gradient @ candidate
 
+    def ranking_key(
+        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        return torch.mm(query, candidate.T, out=out)
+
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         return fixed_sum(query * candidate)
 
@@ -156,9 +169,11 @@ class Euclidean(Similarity):
     def key_terms(self, candidate: Tensor) -> Tensor | None:
         return candidate.double().square().sum(-1).div_(2).to(candidate.dtype)
 
-    def ranking_key(self, query: Tensor, candidate: Tensor, terms: Tensor | None = None) -> Tensor:
+    def ranking_key(
+        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
         half = self.key_terms(candidate) if terms is None else terms
-        return torch.addmm(half.neg(), query, candidate.T)
+        return torch.addmm(half.neg(), query, candidate.T, out=out)
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -fixed_sum((query - candidate).square())

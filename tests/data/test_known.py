@@ -150,3 +150,15 @@ def test_an_index_moved_to_a_device_answers_there():
         [True, False, True, False],
         [False] * 4,
     ]
+
+
+@given(cases())
+def test_an_index_whose_pairs_do_not_fit_one_number_is_the_same(case):
+    """Large graphs sort queries and answers apart; small ones in one sort."""
+    entities, relations, triples, _ = case
+    small = KnownAnswers(columns(triples), entities, relations)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kgc.data.known._LARGEST", 0)
+        large = KnownAnswers(columns(triples), entities, relations)
+    for name in ("keys", "cells", "offsets"):
+        assert torch.equal(getattr(small, name), getattr(large, name))
