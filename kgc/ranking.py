@@ -27,6 +27,7 @@ from kgc.engine.blocks import BlockPart
 from kgc.engine.certified import Candidates, CertifiedPart
 from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
 from kgc.engine.counting import count_eager
+from kgc.engine.fused import FusedCandidates, can_fuse
 from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY
 from kgc.errors import UserError
 from kgc.types import Queries, RankCounts, Scorer, Side
@@ -62,7 +63,8 @@ class RankingOptions:
             `block` ranks by fp32 scores.
         batch: distinct queries scored together; None picks 1024.
         block: entities scored together; None picks what keeps batch · block at 2^21 cells (2^27 on CUDA).
-        compile: True uses `torch.compile`, False does not; None compiles for large work where a compiler is found.
+        compile: True uses `torch.compile`, and on CUDA a fused kernel for certified ranks; False neither; None both for
+            large work where a compiler is found.
         nonfinite: `error` raises `NonFiniteScore` when a target's score is not finite; `worst` gives it the worst rank.
     """
 
@@ -178,10 +180,11 @@ def _method(
         compiled = worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
 
     counter = count_compiled if compiled else count_eager
-    key = compiled_key(similarity) if compiled else None
+    fused = compiled and is_certified(scorer, options) and can_fuse(similarity, device)
+    key = compiled_key(similarity) if compiled and not fused else None
     if is_certified(scorer, options):
-        table = Candidates(scorer, key)
-        return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block, counter)
+        table = FusedCandidates(scorer) if fused else Candidates(scorer, counter, key)
+        return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block)
     return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter, key)
 
 
