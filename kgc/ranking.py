@@ -27,6 +27,7 @@ from kgc.engine.blocks import BlockPart
 from kgc.engine.certified import Candidates, CertifiedPart
 from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
 from kgc.engine.counting import count_eager
+from kgc.engine.fused import FusedCandidates, can_fuse
 from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY, Room
 from kgc.engine.sizes import DEFAULT, Sizes, measured_sizes, width
 from kgc.errors import UserError
@@ -63,7 +64,8 @@ class RankingOptions:
             `block` ranks by fp32 scores.
         batch, block: distinct queries and entities scored together; None picks 1024 queries and as many entities as
             make 2^21 cells (2^27 on CUDA), and what measures fastest in large certified work.
-        compile: True uses `torch.compile`, False does not; None compiles for large work where a compiler is found.
+        compile: True uses `torch.compile`, and on CUDA a fused kernel for certified ranks; False neither; None both for
+            large work where a compiler is found.
         nonfinite: `error` raises `NonFiniteScore` when a target's score is not finite; `worst` gives it the worst rank.
     """
 
@@ -196,10 +198,11 @@ def _method(
         compiled = worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
 
     counter = count_compiled if compiled else count_eager
-    key = compiled_key(similarity) if compiled else None
+    fused = compiled and is_certified(scorer, options) and can_fuse(similarity, device)
+    key = compiled_key(similarity) if compiled and not fused else None
     if is_certified(scorer, options):
-        table = Candidates(scorer, key, room)
-        return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block, counter)
+        table = FusedCandidates(scorer, room) if fused else Candidates(scorer, room, counter, key)
+        return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block)
     return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter, key, room)
 
 

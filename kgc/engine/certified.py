@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kgc.engine.counting import Counter, Key, RowLayout
+from kgc.engine.counting import BlockCounter, Count, Counter, Key, RowLayout, count_eager
 from kgc.engine.part import Part, Room, mark_nonfinite, ranges
 from kgc.models.similarity import Extent
 
@@ -31,8 +31,9 @@ class Candidates:
 
     Args:
         model: a `KGEModel` with a certified similarity whose candidates are rows of its table.
-        key: a faster form of the similarity's ranking key, or None.
         room: where blocks of keys lie; a block is gone when the next is asked for.
+        counter: how cells of a block of keys are counted.
+        key: a faster form of the similarity's ranking key, or None.
 
     Attributes:
         vectors: [E, D] fp32.
@@ -40,8 +41,9 @@ class Candidates:
         extent: sizes for `Similarity.band`; an infinite norm if a vector is not finite.
     """
 
-    def __init__(self, model: Any, key: Key | None, room: Room):
+    def __init__(self, model: Any, room: Room, counter: Counter = count_eager, key: Key | None = None):
         self.similarity = model.similarity
+        self.counter = counter
         self.fast_key = key
         self.room = room
         self.vectors = model.candidate_vectors()
@@ -61,11 +63,24 @@ class Candidates:
         out = self.room.take(query, len(query), stop - start)
         return self.similarity.ranking_key(query, self.vectors[start:stop], terms, out)
 
+    def counting(self, query: Tensor, layout: RowLayout, low: Tensor, high: Tensor) -> BlockCounter:
+        """A function that counts blocks for [U, D] fp32 queries in the order of `layout` and [P] fp32 thresholds."""
+
+        def count(span: tuple[int, int, int], known: tuple[Tensor, Tensor]) -> Count:
+            first, start, stop = span
+            keys = self.key(query, first, stop)
+            if start > first:
+                keys[:, : start - first] = torch.nan  # counted in the block before
+            keys[layout.rank_of_row[known[0]], known[1] + (start - first)] = torch.nan
+            return self.counter(keys, layout, low, high)
+
+        return count
+
 
 class CertifiedPart(Part):
     """Ranks one batch of rows by bounds."""
 
-    def rank(self, table: Candidates, block: int, counter: Counter) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def rank(self, table: Candidates, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """[P] better, equal, candidates and non-finite scores."""
         query = self.scorer.exact_query_vectors(self.rows)  # [U, D] float64
         value = self._order(table, query, self.row, self.target)  # [P]
@@ -78,15 +93,11 @@ class CertifiedPart(Part):
         low, high = _down(low), _up(high)
         better, equal, nonfinite = (torch.zeros_like(self.target) for _ in range(3))
         layout = RowLayout(self.row, len(self.rows))
-        fast = query.float()[layout.order]
+        count_block = table.counting(query.float()[layout.order], layout, low, high)
         found: list[tuple[Tensor, Tensor]] = []
         blocks = list(ranges(len(table.vectors), block))
-        for (first, start, stop), (known_row, known_column) in zip(blocks, self.known_cells(blocks), strict=True):
-            keys = table.key(fast, first, stop)
-            if start > first:
-                keys[:, : start - first] = torch.nan  # counted in the block before
-            keys[layout.rank_of_row[known_row], known_column + (start - first)] = torch.nan
-            count = counter(keys, layout, low, high)
+        for (first, start, stop), known in zip(blocks, self.known_cells(blocks), strict=True):
+            count = count_block((first, start, stop), known)
             better += count.above
             if not len(count.query):
                 continue

@@ -30,6 +30,8 @@ class Count:
 
 Counter = Callable[[Tensor, "RowLayout", Tensor, Tensor], Count]
 Key = Callable[[Tensor, Tensor], Tensor]
+# From (first entity scored, first entity counted, end) and the (rows, columns) of known cells to what else is counted.
+BlockCounter = Callable[[tuple[int, int, int], tuple[Tensor, Tensor]], Count]
 
 
 class RowLayout:
