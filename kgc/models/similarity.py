@@ -201,6 +201,10 @@ class Elementwise(Similarity):
         """[..., D] differences q − c to [..., n] non-negative terms."""
         raise NotImplementedError
 
+    def slopes(self, difference: Tensor) -> Tensor:
+        """[..., D] differences to the [..., D] gradient of their summed terms; 0 where it does not exist."""
+        raise NotImplementedError
+
     def magnitudes(self, query: Tensor) -> Tensor:
         """[..., D] to [..., n] sizes |qᵢ| of what one term sees of the query."""
         return self.terms(query)
@@ -222,8 +226,8 @@ class Elementwise(Similarity):
 
 
 class _Chunked(torch.autograd.Function):
-    """Elementwise scores of [B, D] queries against [N, D] candidates in chunks of queries, made anew in the backward
-    pass: memory is that of one chunk. Rows of queries are independent, so the chunk changes no score."""
+    """Elementwise scores of [B, D] queries against [N, D] candidates in chunks of queries; the backward pass makes the
+    differences anew: memory is that of one chunk. Rows of queries are independent, so the chunk changes no score."""
 
     @staticmethod
     def forward(ctx, similarity: Elementwise, query: Tensor, candidate: Tensor) -> Tensor:
@@ -240,12 +244,10 @@ class _Chunked(torch.autograd.Function):
         query, candidate = ctx.saved_tensors
         of_query, of_candidate = torch.empty_like(query), torch.zeros_like(candidate)
         for rows in _chunks(query, candidate):
-            with torch.enable_grad():
-                q, c = query[rows].detach().requires_grad_(), candidate.detach().requires_grad_()
-                scores = ctx.similarity.own(q, c.unsqueeze(0))
-            of_query[rows], part = torch.autograd.grad(scores, (q, c), gradient[rows])
-            of_candidate += part
-        return None, of_query, of_candidate
+            slopes = ctx.similarity.slopes(query[rows].unsqueeze(1) - candidate)  # [b, N, D]
+            torch.bmm(gradient[rows].unsqueeze(1), slopes, out=of_query[rows].unsqueeze(1))
+            of_candidate += slopes.mul_(gradient[rows].unsqueeze(-1)).sum(0)
+        return None, of_query.neg_(), of_candidate
 
 
 def _chunks(query: Tensor, candidate: Tensor) -> list[slice]:
@@ -262,6 +264,9 @@ class Manhattan(Elementwise):
     def terms(self, difference: Tensor) -> Tensor:
         return difference.abs()
 
+    def slopes(self, difference: Tensor) -> Tensor:
+        return difference.sign()
+
 
 class ComplexModulus(Elementwise):
     """Negative sum of complex moduli −Σᵢ |qᵢ − cᵢ|, vectors stored [real half | imaginary half] (RotatE, eq. 3)."""
@@ -271,3 +276,12 @@ class ComplexModulus(Elementwise):
         squared = real.square() + imaginary.square()
         # The root has no gradient at 0; from the smallest normal number on it has, and is 1e-19 there.
         return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()
+
+    def slopes(self, difference: Tensor) -> Tensor:
+        real, imaginary = difference.chunk(2, dim=-1)
+        smallest = torch.finfo(difference.dtype).tiny
+        inverse = real.square().addcmul_(imaginary, imaginary).clamp_min_(smallest).rsqrt_()
+        slopes = torch.empty_like(difference)
+        torch.mul(real, inverse, out=slopes[..., : real.shape[-1]])
+        torch.mul(imaginary, inverse, out=slopes[..., real.shape[-1] :])
+        return slopes
