@@ -1,0 +1,130 @@
+"""Certified ranks against scores in Python floats, one addition at a time, where fp32 has no idea.
+
+Truth is the formula in float64 on the stored parameters, its additions made half to half: written anew below.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgc.models.complex import ComplEx
+from kgc.models.distmult import DistMult
+from kgc.models.rotate import RotatE
+from kgc.models.transe import TransE
+from kgc.ranking import RankingOptions, rank_queries
+from kgc.types import Queries, Side
+
+E, DIM = 23, 6
+
+
+def folded(terms: list[float]) -> float:
+    """Halves are added to halves until one number is left; an odd last one waits."""
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = [a + b for a, b in zip(terms[:half], terms[half : 2 * half], strict=True)] + terms[2 * half :]
+    return terms[0]
+
+
+def dot(query: list[float], candidate: list[float]) -> float:
+    return folded([a * b for a, b in zip(query, candidate, strict=True)])
+
+
+def squared(query: list[float], candidate: list[float]) -> float:
+    return -folded([(a - b) * (a - b) for a, b in zip(query, candidate, strict=True)])
+
+
+def manhattan(query: list[float], candidate: list[float]) -> float:
+    return -folded([abs(a - b) for a, b in zip(query, candidate, strict=True)])
+
+
+MODELS = {
+    "distmult": (lambda: DistMult(E, 1, DIM), dot),
+    "complex": (lambda: ComplEx(E, 1, DIM), dot),
+    "transe_l1": (lambda: TransE(E, 1, DIM, norm=1), manhattan),
+    "transe_l2": (lambda: TransE(E, 1, DIM, norm=2), squared),
+}
+
+
+def check(name: str, entities: torch.Tensor, relation: torch.Tensor, **options) -> None:
+    """All entities as anchors, each with its right answer: counts equal those of Python's floats."""
+    make, formula = MODELS[name]
+    model = make()
+    with torch.no_grad():
+        model.entity.weight.copy_(entities)
+        model.relation.weight.copy_(relation)
+    anchor = torch.arange(E)
+    queries, targets = Queries(anchor, torch.zeros_like(anchor), Side.TAIL), anchor.roll(7)
+    vectors = model.exact_query_vectors(queries).tolist()
+    counts = rank_queries(model, queries, targets, options=RankingOptions(**options))
+    table = model.entity.weight.double().tolist()
+    for i, target in enumerate(targets.tolist()):
+        scores = [formula(vectors[i], c) for c in table]
+        assert counts.better[i].item() == sum(s > scores[target] for s in scores)
+        assert counts.equal[i].item() == sum(s == scores[target] for s in scores) - 1
+
+
+def neighbours(vector: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """[E, DIM] copies of a vector: some equal, some one unit in the last place away in some coordinates."""
+    copies = vector.expand(E, -1).clone()
+    away = torch.randint(-1, 2, copies.shape, generator=generator)
+    step = torch.where(away > 0, copies.nextafter(torch.tensor(torch.inf)), copies.nextafter(torch.tensor(-torch.inf)))
+    return torch.where((away == 0) | (torch.arange(E) % 3 == 0).unsqueeze(-1), copies, step)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch about itself
+def test_vectors_one_unit_in_the_last_place_apart(name, compile):
+    generator = torch.Generator().manual_seed(1)
+    for seed in range(5):
+        vector = torch.randn(DIM, generator=torch.Generator().manual_seed(seed))
+        check(name, neighbours(vector, generator), torch.randn(1, DIM, generator=generator), compile=compile, block=16)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**30), exponent=st.integers(-145, 126), spread=st.integers(0, 40))
+def test_huge_tiny_and_denormal_numbers(name, seed, exponent, spread):
+    """Vectors of all magnitudes fp32 has, mixed in one table, duplicates among them."""
+    generator = torch.Generator().manual_seed(seed)
+    powers = exponent + torch.randint(-spread, spread + 1, (E, 1), generator=generator)
+    entities = torch.randn(E, DIM, generator=generator, dtype=torch.float64) * 2.0 ** powers.clamp(-149, 126)
+    entities = entities.clamp(-3e38, 3e38).float()
+    entities[E // 2 :] = entities[torch.randint(E // 2, (E - E // 2,), generator=generator)]
+    relation = torch.randn(1, DIM, generator=generator)
+    check(name, entities, relation)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_vectors_of_nothing_but_zeros_and_denormals(name):
+    entities = torch.randint(-3, 4, (E, DIM), generator=torch.Generator().manual_seed(0)).double() * 2.0**-149
+    check(name, entities.float(), torch.zeros(1, DIM))
+    check(name, torch.zeros(E, DIM), torch.zeros(1, DIM))
+
+
+@pytest.mark.parametrize("exponent", [-100, -30, 0, 30, 55])
+def test_complex_moduli_of_all_sizes(exponent):
+    """The modulus has a root, which libraries round alike; ranks equal those of math.sqrt in the same order."""
+    generator = torch.Generator().manual_seed(exponent + 200)
+    model = RotatE(E, 1, DIM)
+    with torch.no_grad():
+        model.entity.weight.copy_(torch.randn(E, DIM, generator=generator) * 2.0**exponent)
+        model.entity.weight[E // 2 :] = model.entity.weight[torch.randint(E // 2, (E - E // 2,), generator=generator)]
+    anchor = torch.arange(E)
+    queries, targets = Queries(anchor, torch.zeros_like(anchor), Side.TAIL), anchor.roll(5)
+    vectors = model.exact_query_vectors(queries).tolist()
+    table = model.entity.weight.double().tolist()
+    counts = rank_queries(model, queries, targets)
+    half = DIM // 2
+    for i, target in enumerate(targets.tolist()):
+        scores = []
+        for c in table:
+            d = [a - b for a, b in zip(vectors[i], c, strict=True)]
+            scores.append(-folded([math.sqrt(d[j] * d[j] + d[j + half] * d[j + half]) for j in range(half)]))
+        assert counts.better[i].item() == sum(s > scores[target] for s in scores)
+        assert counts.equal[i].item() == sum(s == scores[target] for s in scores) - 1
