@@ -138,7 +138,7 @@ def rank_queries(
             part = (rows[start:stop], row_of_query[mine] - start, targets[mine], known_target[mine], known)
             try:
                 pieces = rank(part, batch, block)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not _out_of_memory(error) or batch * block == 1:
                     raise
                 if block > 1024 or batch == 1:
@@ -225,8 +225,8 @@ def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, 
 
 
 def _out_of_memory(error: Exception) -> bool:
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text or "not enough memory" in text
+    words = ("can't allocate memory", "not enough memory", "bad_alloc")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 @contextlib.contextmanager
