@@ -1,4 +1,7 @@
-"""TransH: translation on the relation's hyperplane, −‖h⊥ + d − t⊥‖₂ (Wang et al. 2014, section 3)."""
+"""TransH: translation on the relation's hyperplane, −‖h⊥ + d − t⊥‖₂ (Wang et al. 2014).
+
+The paper squares the distance, which changes no rank; unsquared it is a logit like TransE's.
+"""
 
 from __future__ import annotations
 
