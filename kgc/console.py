@@ -6,9 +6,9 @@ import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 _LOG_WIDTH = 120
+_SECONDS_A_LINE = 10.0
 
 
 class Terminal:
@@ -92,19 +93,23 @@ class _Lines(logging.Handler):
 
 
 class ProgressLine(Checkpoint):
-    """One bar over all epochs with loss, valid MRR and its best, examples per second and time left; plain lines, one a
-    validation, when the output is no terminal.
+    """One bar over all epochs with loss, valid MRR and its best, examples per second and time left, and one over the
+    queries of a test with queries per second and time left. When the output is no terminal: plain lines, one a
+    validation, and one every ten seconds of a test.
 
     Args:
         terminal: where it is shown.
+        clock: seconds that pass.
     """
 
-    def __init__(self, terminal: Terminal):
+    def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.monotonic):
         self.terminal = terminal
+        self.clock = clock
         self.best = 0.0
         self._valid = ""
         self._bar: Progress | None = None
-        self._ranked = 0.0
+        self._began = self._said = 0.0
+        self._ranked = self._own = self._all = 0
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         self.best = max([row.get("valid/mrr", 0.0) for row in module.history], default=0.0)
@@ -132,31 +137,35 @@ class ProgressLine(Checkpoint):
         self._close()
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        module.progress = None
         self._close()
 
     def on_test_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._ranked = time.monotonic()
+        batches = trainer.test_dataloaders
+        self._own, self._all = sum(len(targets) for _, targets, _ in batches), batches.num_queries
+        self._ranked = 0
+        self._began = self._said = self.clock()
+        module.progress = self._show_ranked
         if self.terminal.interactive:
             self._bar = self._progress()
-            total = sum(len(targets) for _, targets, _ in trainer.test_dataloaders)
-            self._task = self._bar.add_task("rank", total=total, status="")
-
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        if self._bar:
-            self._bar.advance(self._task, len(batch[1]))
-            rate = self._bar.tasks[0].completed / max(1e-9, time.monotonic() - self._ranked)
-            self._bar.update(self._task, status=f"{rate:,.0f} queries/s")
+            self._task = self._bar.add_task("rank", total=self._all, status="")
 
     def on_test_end(self, trainer: Trainer, module: LightningModule) -> None:
+        module.progress = None
         self._close()
+
+    def _show_ranked(self, queries: int) -> None:
+        """So many more queries are ranked here; other processes are taken to be as far with theirs."""
+        self._ranked += queries
+        now = self.clock()
+        done = self._all * self._ranked / self._own
+        rate = done / max(1e-9, now - self._began)
+        if self._bar:
+            self._bar.update(self._task, completed=done, status=f"{rate:,.0f} queries/s")
+        elif now - self._said >= _SECONDS_A_LINE:
+            self._said = now
+            left = timedelta(seconds=round((self._all - done) / rate))
+            self.terminal.say(f"ranked {done:,.0f}/{self._all:,} queries  {rate:,.0f} queries/s  {left} left")
 
     def _progress(self) -> Progress:
         columns = (
@@ -164,7 +173,7 @@ class ProgressLine(Checkpoint):
             BarColumn(bar_width=24),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
             TimeRemainingColumn(),
-            TextColumn("{task.status}"),
+            TextColumn("{task.fields[status]}"),
         )
         bar = Progress(*columns, console=self.terminal.screen, transient=True)
         bar.start()

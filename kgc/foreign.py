@@ -1,7 +1,8 @@
 """Vectors trained elsewhere, as a model of ours.
 
-Layouts: DistMult and TransE one real vector; ComplEx entities and relations, and RotatE entities, [real half |
-imaginary half]; RotatE relations phases in radians, half as wide as an entity.
+Layouts: entities of DistMult, TransE and TransH, and relations of the first two, one real vector; ComplEx entities and
+relations, and RotatE entities, [real half | imaginary half]; RotatE relations phases in radians, half as wide as an
+entity; TransH relations [translation | normal], twice as wide.
 """
 
 from __future__ import annotations

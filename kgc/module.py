@@ -64,6 +64,7 @@ class KGEModule(LightningModule):
         self.seed = seed
         self.identity = identity or {}
         self.ranks: FilteredRank | None = None
+        self.progress: Callable[[int], None] | None = None  # told how many queries have just been ranked
         self._known: KnownAnswers | None = None
         self._failure: NonFiniteScore | None = None
         self._generator: torch.Generator | None = None
@@ -177,17 +178,17 @@ class KGEModule(LightningModule):
 
     # Evaluation. One `FilteredRank` serves the split at hand.
 
-    def start_ranking(self, split: str) -> None:
-        """Makes room for the ranks of a split."""
-        size = len(self.graph.split(split))
-        side = torch.tensor(list(Side)).repeat_interleave(size)
+    def start_ranking(self, triples: Triples) -> None:
+        """Makes room for the ranks of both queries of so many triples."""
+        side = torch.tensor(list(Side)).repeat_interleave(len(triples))
         self.ranks = FilteredRank(side, self.hits).to(self.device)
         self._failure = None
 
     def rank_step(self, batch: tuple[Queries, Tensor, Tensor]) -> None:
         queries, targets, index = batch
         try:
-            self.ranks.update(index, rank_queries(self.model, queries, targets, self.known(), self.ranking))
+            counts = rank_queries(self.model, queries, targets, self.known(), self.ranking, self.progress)
+            self.ranks.update(index, counts)
         except NonFiniteScore as error:
             if self.trainer.world_size == 1:
                 raise
@@ -207,7 +208,7 @@ class KGEModule(LightningModule):
                     raise failure
 
     def on_validation_epoch_start(self) -> None:
-        self.start_ranking("valid")
+        self.start_ranking(self.graph.valid)
 
     def validation_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:
         self.rank_step(batch)

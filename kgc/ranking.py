@@ -101,6 +101,7 @@ def rank_queries(
     targets: Tensor,
     known: KnownAnswers | None = None,
     options: RankingOptions | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> RankCounts:
     """Ranks the right answer of every query among all entities.
 
@@ -110,6 +111,7 @@ def rank_queries(
         targets: [Q] the right answers.
         known: answers to leave out of the competition (the target itself always competes); None ranks unfiltered.
         options: sizes and the policy for non-finite scores.
+        progress: called after every batch with how many queries it ranked.
 
     Returns:
         The counts of the Q queries, in their order.
@@ -145,7 +147,7 @@ def rank_queries(
             part = (rows[start:stop], row_of_query[mine] - start, targets[mine], known_target[mine], known)
             try:
                 pieces = rank(part, batch, block)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not _out_of_memory(error) or batch * block == 1:
                     raise
                 shape = (batch, -(-block // 2)) if block > 1024 or batch == 1 else (-(-batch // 2), block)
@@ -160,6 +162,8 @@ def rank_queries(
                 if sizes.settled:
                     shape, sizes = sizes.shape(), None
             start = stop
+            if progress:
+                progress(len(mine))
     return _judge(RankCounts(*results), queries, side, targets, options)
 
 
@@ -167,6 +171,20 @@ def is_certified(scorer: Scorer, options: RankingOptions) -> bool:
     """Whether ranks of this scorer are those of its float64 scores."""
     similarity = getattr(scorer, "similarity", None)
     return options.precision == "certified" and hasattr(scorer, "exact_query_vectors") and similarity.certified
+
+
+def describe(scorer: Scorer, queries: Queries, options: RankingOptions | None = None) -> str:
+    """How `rank_queries` would rank these queries: by which scores and why, and whether compiled."""
+    options = options or RankingOptions()
+    if is_certified(scorer, options):
+        path = "certified (float64 decides)"
+    elif options.precision == "block":
+        path = "block (fp32 scores decide: ranking.precision=block)"
+    else:
+        path = f"block (the scores decide: {type(scorer).__name__} has no error bound)"
+    device = queries.anchor.device
+    rows, _ = _distinct(queries, torch.as_tensor(queries.side, device=device).expand(len(queries)))
+    return f"{path}, {'compiled' if _compiles(scorer, options, len(rows), device) else 'eager'}"
 
 
 def _distinct(queries: Queries, side: Tensor) -> tuple[Queries, Tensor]:
@@ -193,10 +211,7 @@ def _method(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function from (part, batch, block) to the counts of the part."""
     similarity = getattr(scorer, "similarity", None)
-    compiled = options.compile
-    if compiled is None:
-        compiled = worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
-
+    compiled = _compiles(scorer, options, rows, device)
     counter = count_compiled if compiled else count_eager
     fused = compiled and is_certified(scorer, options) and can_fuse(similarity, device)
     key = compiled_key(similarity) if compiled and not fused else None
@@ -204,6 +219,14 @@ def _method(
         table = FusedCandidates(scorer, room) if fused else Candidates(scorer, room, counter, key)
         return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block)
     return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter, key, room)
+
+
+def _compiles(scorer: Scorer, options: RankingOptions, rows: int, device: torch.device) -> bool:
+    """Whether so many distinct queries are ranked by compiled code."""
+    if options.compile is not None:
+        return options.compile
+    similarity = getattr(scorer, "similarity", None)
+    return worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
 
 
 def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, options: RankingOptions) -> RankCounts:
@@ -223,8 +246,8 @@ def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, 
 
 
 def _out_of_memory(error: Exception) -> bool:
-    text = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text or "not enough memory" in text
+    words = ("can't allocate memory", "not enough memory", "bad_alloc")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 @contextlib.contextmanager

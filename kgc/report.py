@@ -15,7 +15,16 @@ from rich.text import Text
 
 from kgc import page, plots
 
-_GROUPS = {"": "both sides", "head": "head", "tail": "tail", "optimistic": "optimistic", "pessimistic": "pessimistic"}
+# Rows of the table of metrics: their keys, with the column in braces, and their names.
+_ROWS = {
+    "{}": "both sides",
+    "{}_low": "95 % interval, low",  # of what the whole split would give
+    "{}_high": "95 % interval, high",
+    "head/{}": "head",
+    "tail/{}": "tail",
+    "optimistic/{}": "optimistic",
+    "pessimistic/{}": "pessimistic",
+}
 _MISSING = "–"
 _ALL_RELATIONS = 40  # up to so many relations are listed in full
 _MOST_FREQUENT, _EXTREMES = 20, 10
@@ -26,15 +35,16 @@ def metrics_table(metrics: dict[str, float], prefix: str) -> Table:
 
     Args:
         metrics: flat metrics, keys such as `test/head/hits@10`; whatever is missing shows as a dash.
-        prefix: the split, for example `test`.
+        prefix: the split, for example `test`, or `test/sampled`.
 
     Returns:
         One row each for both sides, head, tail, optimistic and pessimistic (rows without numbers are left out), the
-        columns MRR, MR and every Hits@K present, and a caption with AMR, AMRI, counts and seconds.
+        columns MRR, MR and every Hits@K present, and a caption with AMR, AMRI, counts and seconds. The title of
+        a sample says that the numbers are estimates, and two further rows how good.
     """
     names, rows = _metric_rows(metrics, prefix)
     table = Table(
-        title=Text(f"{prefix}: filtered ranks"),
+        title=Text(f"{prefix.split('/')[0]}: {_what(metrics, prefix)}"),
         title_justify="left",
         caption=Text(" · ".join(_caption(metrics, prefix))),
         caption_justify="left",
@@ -46,6 +56,12 @@ def metrics_table(metrics: dict[str, float], prefix: str) -> Table:
     for label, cells in rows:
         table.add_row(label, *cells)
     return table
+
+
+def ranked_parts(metrics: dict[str, float]) -> list[str]:
+    """Under which prefixes metrics stand: `test`, `valid`, `train`, and SPLIT/sampled where a sample was ranked."""
+    names = [name for split in ("test", "valid", "train") for name in (split, f"{split}/sampled")]
+    return [name for name in names if f"{name}/mrr" in metrics]
 
 
 def breakdown_by_relation(ranks: pl.DataFrame) -> pl.DataFrame:
@@ -95,13 +111,14 @@ def write_report(
     Raises:
         OSError: `path` cannot be written.
     """
-    splits = [split for split in ("test", "valid", "train") if f"{split}/mrr" in metrics]
+    splits = ranked_parts(metrics)
+    note = _sample_note(metrics, splits)
     figures = _rank_figures(ranks) + _history_figures(history)
     parts = [
         f"<header><h1>{page.text(title)}</h1>{_headline(metrics, splits[0]) if splits else ''}</header>",
         *(_metrics_section(metrics, split) for split in splits),
-        f'<section><h2>Curves</h2><div class="figures">{"".join(figures)}</div></section>' if figures else "",
-        _relations_section(breakdown_by_relation(ranks)) if len(ranks) else "",
+        f'<section><h2>Curves</h2>{note}<div class="figures">{"".join(figures)}</div></section>' if figures else "",
+        _relations_section(breakdown_by_relation(ranks), note) if len(ranks) else "",
         "<section><h2>Run</h2>",
         page.table(["fact", "value"], [[page.label(k), page.text(v)] for k, v in facts.items()], kind="facts"),
         f"<details><summary>Resolved config</summary><pre>{page.text(config)}</pre></details>",
@@ -115,13 +132,13 @@ def write_report(
 
 
 def _metric_rows(metrics: dict[str, float], prefix: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Column names, and (label, formatted cells) of every group that has a number."""
+    """Column names, and (label, formatted cells) of every row that has a number."""
     pattern = re.compile(rf"{re.escape(prefix)}/(?:\w+/)?hits@(\d+)")
     ks = sorted({int(match[1]) for key in metrics if (match := pattern.fullmatch(key))})
     columns = {"mrr": "MRR", "mr": "MR"} | {f"hits@{k}": f"Hits@{k}" for k in ks}
     rows = []
-    for group, label in _GROUPS.items():
-        values = [metrics.get("/".join(filter(None, (prefix, group, column)))) for column in columns]
+    for pattern, label in _ROWS.items():
+        values = [metrics.get(f"{prefix}/{pattern.format(column)}") for column in columns]
         if any(value is not None for value in values):
             rows.append((label, [_number(column, value) for column, value in zip(columns, values, strict=True)]))
     return list(columns.values()), rows
@@ -139,6 +156,21 @@ def _caption(metrics: dict[str, float], prefix: str) -> list[str]:
     return [words.format(metrics[key]) for name, words in wordings.items() if (key := f"{prefix}/{name}") in metrics]
 
 
+def _what(metrics: dict[str, float], prefix: str) -> str:
+    """What the numbers under a prefix are."""
+    if not prefix.endswith("/sampled"):
+        return "filtered ranks"
+    drawn, whole = metrics[f"{prefix}/num_triples"], metrics[f"{prefix}/split_triples"]
+    return f"estimate from {drawn:,.0f} of {whole:,.0f} triples, filtered ranks"
+
+
+def _sample_note(metrics: dict[str, float], prefixes: list[str]) -> str:
+    """A paragraph for what is drawn from `ranks.parquet`, where that is a sample."""
+    if not prefixes or not prefixes[0].endswith("/sampled"):
+        return ""
+    return f'<p class="note">Of the sample: {_what(metrics, prefixes[0])}.</p>'
+
+
 def _number(column: str, value: float | None) -> str:
     if value is None:
         return _MISSING
@@ -152,7 +184,9 @@ def _headline(metrics: dict[str, float], split: str) -> str:
         for column, name in tiles.items()
         if (key := f"{split}/{column}") in metrics
     ]
-    return f'<p class="note">Filtered ranks on the {split} split, both sides</p><dl class="tiles">{"".join(cells)}</dl>'
+    what = _what(metrics, split)
+    words = f"{what[0].upper()}{what[1:]} on the {split.split('/')[0]} split, both sides"
+    return f'<p class="note">{words}</p><dl class="tiles">{"".join(cells)}</dl>'
 
 
 def _metrics_section(metrics: dict[str, float], split: str) -> str:
@@ -171,7 +205,8 @@ def _metrics_section(metrics: dict[str, float], split: str) -> str:
             f"{unseen:,.0f} queries come from triples with an entity or relation never seen in train; they count too."
         )
     paragraphs = "".join(f'<p class="note">{note}</p>' for note in notes if note)
-    return f"<section><h2>Metrics: {split}</h2>{table}{paragraphs}</section>"
+    heading = split.split("/")[0] + (f", {_what(metrics, split)}" if split.endswith("/sampled") else "")
+    return f"<section><h2>Metrics: {heading}</h2>{table}{paragraphs}</section>"
 
 
 def _rank_figures(ranks: pl.DataFrame) -> list[str]:
@@ -227,10 +262,10 @@ def _figure(svg: str, caption: str) -> str:
     return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
-def _relations_section(relations: pl.DataFrame) -> str:
+def _relations_section(relations: pl.DataFrame, about: str) -> str:
     total = len(relations)
     if total <= _ALL_RELATIONS:
-        return f"<section><h2>Relations</h2>{_relation_table(relations)}</section>"
+        return f"<section><h2>Relations</h2>{about}{_relation_table(relations)}</section>"
     # Among equals the relation with more queries says more.
     lowest = relations.sort("mrr", "count", "relation", descending=[False, True, False])
     highest = relations.sort("mrr", "count", "relation", descending=[True, True, False])
@@ -242,7 +277,7 @@ def _relations_section(relations: pl.DataFrame) -> str:
     tables = "".join(f"<h3>{name}</h3>{_relation_table(rows)}" for name, rows in cut)
     shown = pl.concat([rows["relation"] for _, rows in cut]).n_unique()
     note = f"{total:,} relations; {shown} are shown, {total - shown:,} more can be computed from ranks.parquet."
-    return f'<section><h2>Relations</h2><p class="note">{note}</p>{tables}</section>'
+    return f'<section><h2>Relations</h2>{about}<p class="note">{note}</p>{tables}</section>'
 
 
 def _relation_table(relations: pl.DataFrame) -> str:

@@ -147,7 +147,7 @@ def log_summary(
         metrics: the content of `metrics.json`.
         ranks: one row a query, as in `ranks.parquet`; `realistic` is read.
         by_relation: one row a relation, the most frequent first.
-        split: the split that `ranks` belongs to.
+        split: the split that `ranks` belongs to, or SPLIT/sampled.
         step: optimizer steps done, None where nothing was trained.
     """
     counts, edges = _histogram(ranks)
@@ -159,7 +159,8 @@ def log_summary(
             if counts.sum():
                 middles = np.repeat((edges[:-1] + edges[1:]) / 2, counts)
                 logger.experiment.add_histogram(f"{split}/log10_rank", middles, step, bins=edges)
-            headline = {f"hp/{name}": metrics[key] for name in _HEADLINE if (key := f"{split}/{name}") in metrics}
+            place = "/".join(["hp", *split.split("/")[1:]])  # an estimate stays named as one
+            headline = {f"{place}/{name}": metrics[key] for name in _HEADLINE if (key := f"{split}/{name}") in metrics}
             logger.log_hyperparams(logger.hparams, headline, step)
 
 

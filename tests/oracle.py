@@ -170,12 +170,26 @@ def rotate(h: Vector, r: Vector, t: Vector) -> float:
     return -sum(abs(a * cmath.exp(1j * phase) - b) for a, phase, b in terms)
 
 
+def transh(h: Vector, r: Vector, t: Vector) -> float:
+    """−‖h⊥ + d − t⊥‖₂ with e⊥ = e − (w·e) w and ‖w‖ = 1 (Wang et al. 2014); r is [d | w], w of any length."""
+    n = len(r) // 2
+    length = math.hypot(*r[n:])
+    normal = [w / length for w in r[n:]]
+
+    def on_plane(e: Vector) -> list[float]:
+        along = sum(w * x for w, x in zip(normal, e, strict=True))
+        return [x - along * w for w, x in zip(normal, e, strict=True)]
+
+    return transe_l2(on_plane(h), r[:n], on_plane(t))
+
+
 FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
     "distmult": distmult,
     "complex": complex_,
     "transe_l1": transe_l1,
     "transe_l2": transe_l2,
     "rotate": rotate,
+    "transh": transh,
 }
 
 

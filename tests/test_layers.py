@@ -15,7 +15,7 @@ LAYERS: list[list[set[str]]] = [
     [{"types", "errors", "paths"}],
     [{"data"}],
     [{"models"}, {"sampling"}, {"losses"}],
-    [{"objectives"}, {"ranking", "engine"}, {"metrics"}, {"foreign"}],
+    [{"objectives"}, {"ranking", "engine", "scorers"}, {"metrics"}, {"foreign"}],
     [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"schedules"}, {"report", "page", "plots"}],
     [{"tasks"}],
     [{"cli"}],

@@ -701,6 +701,8 @@ class Small(Table):
 ERRORS = {
     "cuda": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     "cpu": lambda: RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate"),
+    "c++": lambda: RuntimeError("std::bad_alloc"),
+    "python": lambda: MemoryError(),
 }
 
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from kgc import page
-from kgc.report import breakdown_by_relation, metrics_table, write_report
+from kgc.report import breakdown_by_relation, metrics_table, ranked_parts, write_report
 
 VOID = {"meta", "wbr", "br", "img", "link", "input", "hr"}
 METRICS = {
@@ -140,6 +140,45 @@ def test_console_table_takes_only_the_prefix_and_any_k() -> None:
     assert [line.split() for line in output.splitlines() if "Hits" in line] == [["MRR", "MR", "Hits@2", "Hits@50"]]
     assert ["tail", "–", "–", "0.2500", "–"] in [line.split() for line in output.splitlines()]
     assert "–" not in printed({})
+
+
+SAMPLED = {
+    "test/sampled/mrr": 0.5,
+    "test/sampled/mrr_low": 0.41,
+    "test/sampled/mrr_high": 0.59,
+    "test/sampled/mr": 7.0,
+    "test/sampled/hits@10": 0.75,
+    "test/sampled/hits@10_low": 0.66,
+    "test/sampled/hits@10_high": 0.84,
+    "test/sampled/num_triples": 1000,
+    "test/sampled/split_triples": 20466,
+    "valid/mrr": 0.3,
+}
+
+
+def test_a_sample_is_called_an_estimate_on_the_console() -> None:
+    lines = [line.split() for line in printed(SAMPLED, "test/sampled").splitlines() if line.strip()]
+    words = " ".join(printed(SAMPLED, "test/sampled").split())
+    assert words.startswith("test: estimate from 1,000 of 20,466 triples, filtered ranks ")
+    assert ["both", "sides", "0.5000", "7.0", "0.7500"] in lines
+    assert ["95", "%", "interval,", "low", "0.4100", "–", "0.6600"] in lines
+    assert ["95", "%", "interval,", "high", "0.5900", "–", "0.8400"] in lines
+
+
+def test_a_sample_is_called_an_estimate_everywhere_on_the_page(tmp_path: Path) -> None:
+    page = report(tmp_path, metrics=SAMPLED)
+    assert ["95 % interval, low", "0.4100", "–", "0.6600"] in page.rows
+    assert "Metrics: test, estimate from 1,000 of 20,466 triples, filtered ranks" in page.words["h2"]
+    assert "Metrics: valid" in page.words["h2"]
+    # Under the heading, at the curves and at the relations.
+    assert page.source.lower().count("estimate from 1,000 of 20,466 triples") == 4
+    assert "estimate" not in report(tmp_path).source.lower()
+
+
+def test_parts_of_metrics_that_were_ranked() -> None:
+    assert ranked_parts(SAMPLED) == ["test/sampled", "valid"]
+    assert ranked_parts(METRICS) == ["test"]
+    assert ranked_parts({"train/seconds": 1.0}) == []
 
 
 def test_breakdown_by_relation() -> None:

@@ -212,6 +212,19 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "tensorboard" / "hparams.yaml").read_text()) == {"model": {"dim": 8}}
 
 
+def test_tensorboard_names_an_estimate_as_one(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loggers = instantiate("tensorboard", tmp_path)
+    tracking.log_config(loggers, {"model": {"dim": 8}})
+    metrics = {"test/sampled/mrr": 0.47, "test/sampled/mrr_low": 0.4}
+    tracking.log_summary(loggers, metrics, RANKS, BY_RELATION, split="test/sampled")
+    tracking.finish(loggers, failed=False)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert {tag for tag in events.Tags()["scalars"] if tag.endswith("mrr")} == {"test/sampled/mrr", "hp/sampled/mrr"}
+
+
 def test_tensorboard_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UserError, match=r"pip install 'kgc\[tensorboard\]'"):

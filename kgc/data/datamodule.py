@@ -9,6 +9,7 @@ from pytorch_lightning import LightningDataModule
 
 from kgc.data.batches import QueryBatches, TripleBatches
 from kgc.data.graph import KnowledgeGraph
+from kgc.types import Triples
 
 
 class KGDataModule(LightningDataModule):
@@ -44,13 +45,13 @@ class KGDataModule(LightningDataModule):
     def val_dataloader(self) -> QueryBatches | list:
         if not len(self.graph.valid):
             return []
-        return self.query_batches("valid")
+        return self.query_batches(self.graph.valid)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # drawn on the device
 
-    def query_batches(self, split: str) -> QueryBatches:
-        """The queries of a split, on the trainer's device."""
+    def query_batches(self, triples: Triples) -> QueryBatches:
+        """The queries of triples, on the trainer's device."""
         trainer = self.trainer
-        triples = self.graph.split(split).to(trainer.strategy.root_device)
+        triples = triples.to(trainer.strategy.root_device)
         return QueryBatches(triples, self.query_batch_size, trainer.global_rank, trainer.world_size)

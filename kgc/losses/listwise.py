@@ -112,11 +112,6 @@ def mean_loss(similarity: Shared, query: Tensor, candidate: Tensor, margin: floa
     return _MeanLoss.apply(similarity, query.to(candidate.dtype), candidate, margin, loss)
 
 
-def mean_loss_of(logits: Tensor, loss: RowLoss) -> Tensor:
-    """Mean loss of [B, E] logits, for scorers that are no query and similarity."""
-    return _MeanLossOf.apply(logits, loss)
-
-
 class _MeanLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, similarity: Shared, query: Tensor, candidate: Tensor, margin: float, loss: RowLoss) -> Tensor:
@@ -139,17 +134,3 @@ class _MeanLoss(torch.autograd.Function):
         of_query, of_candidate = ctx.saved_tensors
         factor = factor / len(of_query)
         return None, of_query * factor, of_candidate * factor, None, None
-
-
-class _MeanLossOf(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits: Tensor, loss: RowLoss) -> Tensor:
-        gradient = logits.detach().float().clone()
-        value = loss(gradient, slice(0, len(logits))).mean()
-        ctx.save_for_backward(gradient.div_(len(logits)).to(logits.dtype))
-        return value
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, factor: Tensor) -> tuple[Tensor, None]:
-        return ctx.saved_tensors[0] * factor, None

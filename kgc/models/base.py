@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kgc.errors import UserError
+from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
 from kgc.types import Queries, Side
 
@@ -30,7 +31,12 @@ class KGEModel(nn.Module):
         margin: γ, the logit of distance 0; added to scores by `logits`, never in ranking (it would only round).
         entity_dropout, relation_dropout: probability that a coordinate is zeroed in training.
         entity_init, relation_init: fill a table in place.
+
+    A model whose candidates depend on the relation sets `projects` and writes `project`. Its `similarity` is then a
+    `Projected` one, whose query vectors are [query | relation].
     """
+
+    projects = False  # candidates are compared as `project` makes them
 
     def __init__(
         self,
@@ -53,7 +59,6 @@ class KGEModel(nn.Module):
         self.num_entities = num_entities
         self.num_relations = num_relations
         self.dim = dim
-        self.similarity = similarity
         self.reciprocal = reciprocal
         self.margin = margin
         self.entity_dropout = entity_dropout
@@ -61,6 +66,7 @@ class KGEModel(nn.Module):
         self.entity = nn.Embedding(num_entities, dim, _weight=torch.empty(num_entities, dim))
         rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+        self.similarity = Projected(similarity, self.project, width) if self.projects else similarity
         with torch.no_grad():
             entity_init(self.entity.weight)
             relation_init(self.relation.weight)
@@ -69,6 +75,10 @@ class KGEModel(nn.Module):
 
     def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
         """[*, D] anchors and [*, Dr] relations to [*, Dq] query vectors for the `side` end."""
+        raise NotImplementedError
+
+    def project(self, vectors: Tensor, relation: Tensor) -> Tensor:
+        """[*, D] entities as the relations [*, Dr], broadcast against them, see them: [*, Dq]. For `projects`."""
         raise NotImplementedError
 
     def magnitude(self, vectors: Tensor) -> Tensor:
@@ -109,13 +119,17 @@ class KGEModel(nn.Module):
         )
 
     def combine(self, queries: Queries, anchor: Tensor, relation: Tensor) -> Tensor:
-        """[B, Dq] query vectors from [B, D] anchors and [B, Dr] relations already looked up."""
-        if self.reciprocal:
-            return self.query(anchor, relation, Side.TAIL)
-        if isinstance(queries.side, Side):
-            return self.query(anchor, relation, queries.side)
-        asks_head = (queries.side == Side.HEAD).unsqueeze(-1)
-        return torch.where(asks_head, self.query(anchor, relation, Side.HEAD), self.query(anchor, relation, Side.TAIL))
+        """[B, Dq] query vectors from [B, D] anchors and [B, Dr] relations already looked up.
+
+        Models that project return [B, Dq + Dr], the relation behind the query.
+        """
+        if self.reciprocal or isinstance(queries.side, Side):
+            query = self.query(anchor, relation, Side.TAIL if self.reciprocal else queries.side)
+        else:
+            asks_head = (queries.side == Side.HEAD).unsqueeze(-1)
+            heads, tails = (self.query(anchor, relation, side) for side in Side)
+            query = torch.where(asks_head, heads, tails)
+        return torch.cat([query, relation], dim=-1) if self.projects else query
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
         """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters."""
@@ -124,7 +138,7 @@ class KGEModel(nn.Module):
         return self.combine(queries, anchor[queries.anchor].double(), relation[rows].double())
 
     def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
-        """[N, Dq] or [B, K, Dq] vectors that queries are compared with."""
+        """[N, D] or [B, K, D] vectors that `similarity` compares queries with."""
         return self.entity_vectors(candidates)
 
     def compare(self, query: Tensor, candidates: Tensor | range | None = None) -> Tensor:

@@ -20,6 +20,7 @@ _WHOLE = {
     "trainer.val_every": (1, _INF, False),
     "trainer.patience": (0, _INF, True),
     "model.dim": (1, _INF, False),
+    "ranking.limit": (1, _INF, True),
     "sampler.num_negatives": (1, _INF, False),
     "scheduler.step_size": (1, _INF, False),
     "scheduler.patience": (0, _INF, False),

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from kgc.console import ProgressLine, Terminal
 from kgc.data.datamodule import KGDataModule
 from kgc.data.graph import KnowledgeGraph
+from kgc.data.sample import sample_triples
 from kgc.errors import UserError
 from kgc.foreign import load_vectors, read_vectors, read_vocabulary
 from kgc.models.base import KGEModel
@@ -24,7 +25,7 @@ from kgc.tasks.build import (
 )
 from kgc.tasks.check import check_config
 from kgc.tasks.launch import launch, processes_wanted
-from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split
+from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split, split_triples
 from kgc.tasks.output import Session, write_run
 
 
@@ -70,11 +71,19 @@ def run(config: dict, folder: str) -> dict[str, float]:
         for line in graph.report.lines():
             terminal.say(line)
         terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
+        whole = split_triples(graph, cfg.split)
+        sample = None
+        if cfg.ranking.limit is not None and cfg.ranking.limit < len(whole):
+            sample = sample_triples(whole, cfg.ranking.limit, cfg.seed)
+            terminal.say(
+                f"sample     {len(sample):,} of {len(whole):,} {cfg.split} triples, seed {cfg.seed}: the metrics are "
+                f"estimates and stand under {cfg.split}/sampled/"
+            )
         session.start_logging(cfg)
         trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
         module = KGEModule(model, graph, **ranking_arguments(cfg))
         data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, 0)
-        metrics, ranks = rank_split(module, trainer, data, cfg.split)
+        metrics, ranks = rank_split(module, trainer, data, cfg.split, sample)
         if trainer.is_global_zero:
             write_run(cfg, graph, metrics, ranks, [], session)
         return metrics

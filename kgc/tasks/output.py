@@ -21,7 +21,7 @@ from kgc import tracking
 from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
-from kgc.report import breakdown_by_relation, metrics_table, write_report
+from kgc.report import breakdown_by_relation, metrics_table, ranked_parts, write_report
 from kgc.tasks.build import call
 
 
@@ -81,12 +81,12 @@ def write_run(
         config=OmegaConf.to_yaml(cfg),
         facts=run_facts(graph),
     )
-    split = next((name for name in ("test", "valid", "train") if f"{name}/mrr" in metrics), None)
-    if split is None:
+    parts = ranked_parts(metrics)
+    if not parts:
         terminal.say("warning: no split was ranked: neither valid nor test has triples")
         return
-    tracking.log_summary(session.loggers, metrics, ranks, breakdown_by_relation(ranks), split=split)
-    terminal.say(metrics_table(metrics, split))
+    tracking.log_summary(session.loggers, metrics, ranks, breakdown_by_relation(ranks), split=parts[0])
+    terminal.say(metrics_table(metrics, parts[0]))
     terminal.say(f"written to {run_dir}: metrics.json, ranks.parquet, report.html")
 
 

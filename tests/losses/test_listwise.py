@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kgc.losses import listwise
-from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss, mean_loss_of
+from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss
 from kgc.models.similarity import ComplexModulus, Dot, Euclidean, Manhattan, Similarity
 
 B, E = 4, 6
@@ -17,6 +17,20 @@ GENERATOR = torch.Generator().manual_seed(12)
 LOGITS = torch.randn(B, E, generator=GENERATOR, dtype=torch.float64) * 3
 TARGET = torch.tensor([0, 5, 2, 2])
 LABELS = torch.tensor([[1, 0, 1, 0, 0, 0], [0] * 6, [1] * 6, [0, 0, 0, 0, 0, 1]], dtype=torch.bool)
+
+
+class Given(Similarity):
+    """Takes rows of logits for query vectors: the loss of logits as they are."""
+
+    def shared(self, query, candidate):
+        return query.clone()
+
+    def pull_back(self, query, candidate, gradient, of_candidate):
+        return gradient
+
+
+def mean_loss_of(logits: torch.Tensor, rule) -> torch.Tensor:
+    return mean_loss(Given(), logits, logits.new_empty(logits.shape[1], 1), 0.0, rule)
 
 
 def cross_entropy(logits: torch.Tensor, target: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:

@@ -93,7 +93,7 @@ def expected_score(case: Case, model: KGEModel, anchor: int, relation: int, side
 
 
 def test_some_models_are_found():
-    assert {"transe", "distmult", "complex", "rotate"} <= {path.stem for path in FILES}
+    assert {"transe", "distmult", "complex", "rotate", "transh"} <= {path.stem for path in FILES}
 
 
 @every_model
@@ -219,7 +219,7 @@ def test_zero_and_huge_vectors_have_finite_scores_and_gradients(case, size, devi
 def test_parameters_are_one_entity_and_one_relation_table(case):
     state = case.build().state_dict()
     assert list(state) == ["entity.weight", "relation.weight"]
-    width = DIM // 2 if case.path.stem == "rotate" else DIM
+    width = {"rotate": DIM // 2, "transh": 2 * DIM}.get(case.path.stem, DIM)
     assert state["entity.weight"].shape == (E, DIM)
     assert state["relation.weight"].shape == (2 * R if case.reciprocal else R, width)
 
@@ -284,6 +284,7 @@ def test_an_unknown_norm_is_refused_with_the_choices():
         ("rotate", [5.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
         ("distmult", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
         ("transe", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("transh", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0]),  # the second half is a normal, whose length means nothing
     ],
 )
 def test_magnitudes_are_moduli_of_what_the_numbers_stand_for(name, entity, relation):

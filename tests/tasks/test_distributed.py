@@ -91,6 +91,15 @@ def test_evaluation_by_two_processes(trained, tmp_path):
     assert signal.getsignal(signal.SIGINT) == before  # the next trial of a sweep must hear Ctrl-C
 
 
+def test_a_sample_ranked_by_two_processes(trained, tmp_path):
+    words = [f"checkpoint='{trained.folder}/checkpoints/best.ckpt'", "ranking.limit=50", "split=train"]
+    alone = runs.evaluate(tmp_path / "alone", *words)
+    both = runs.evaluate(tmp_path / "both", *words, "trainer=ddp_cpu")
+    assert runs.digits(both) == runs.digits(alone)
+    assert alone["train/sampled/num_queries"] == 100
+    assert runs.ranks(tmp_path / "both").equals(runs.ranks(tmp_path / "alone"))
+
+
 def test_a_mistake_that_one_process_meets_ends_all(tmp_path):
     """A score that is no number turns up in a batch of queries that one of them ranks; the other must not wait."""
     names = [f"e{number:03}" for number in range(200)]

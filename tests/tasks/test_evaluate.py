@@ -129,6 +129,83 @@ def test_hits_are_the_ones_that_were_asked_for(trained, tmp_path):
     assert values["test/hits@5"] == sum(rank <= 5 for rank in ranks) / len(ranks)
 
 
+# A sample of the split.
+
+
+@pytest.fixture(scope="module")
+def sampled(trained, tmp_path_factory) -> Path:
+    """The folder of an evaluation of 60 of the 201 test triples."""
+    folder = tmp_path_factory.mktemp("sampled") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "write_report", lambda *_, **__: None)
+        runs.evaluate(folder, best(trained), "ranking.limit=60")
+    return folder
+
+
+def test_ranks_of_a_sample_are_those_of_the_whole_split(trained, sampled):
+    ranks = runs.ranks(sampled)
+    assert len(ranks) == 2 * 60
+    assert ranks["side"].to_list() == ["head"] * 60 + ["tail"] * 60
+    triples = ranks.select("head", "relation", "tail")
+    assert triples[:60].equals(triples[60:])
+    assert triples[:60].is_unique().all()
+    whole = runs.ranks(trained)
+    assert ranks.join(whole, on=whole.columns, how="anti").is_empty()
+    # In the order of the split.
+    order = whole.head(201).with_row_index().join(ranks.head(60), on=["head", "relation", "tail"], how="semi")
+    assert order.select("head", "relation", "tail").equals(triples[:60])
+
+
+def test_metrics_of_a_sample_are_named_so(trained, sampled):
+    values = runs.metrics(sampled)
+    assert {name.split("/sampled/")[0] for name in values} == {"test"}
+    assert all(name.startswith("test/sampled/") for name in values)
+    promised = {name.removeprefix("test/") for name in runs.metrics(trained) if name.startswith("test/")}
+    further = {"num_triples", "split_triples"}
+    further |= {f"{name}_{end}" for name in ("mrr", "hits@1", "hits@3", "hits@10") for end in ("low", "high")}
+    assert {name.removeprefix("test/sampled/") for name in values} == promised | further
+    assert (values["test/sampled/num_triples"], values["test/sampled/split_triples"]) == (60, 201)
+    assert values["test/sampled/num_queries"] == 120
+    ranks = runs.ranks(sampled)["realistic"].to_list()
+    assert values["test/sampled/mrr"] == pytest.approx(sum(1 / rank for rank in ranks) / 120, rel=1e-14)
+    # The whole split's MRR lies within: 60 of 201 triples.
+    low, high = values["test/sampled/mrr_low"], values["test/sampled/mrr_high"]
+    assert low < values["test/sampled/mrr"] < high
+    assert low < runs.metrics(trained)["test/mrr"] < high
+
+
+def test_a_sample_depends_on_the_seed_and_not_on_the_order_of_lines(trained, sampled, tmp_path):
+    splits = runs.bundled("nations")
+    random.Random(0).shuffle(splits["test"])
+    data = runs.write_splits(tmp_path / "data", **splits)
+    words = [best(trained), "dataset=folder", f"dataset.path={data}", "ranking.limit=60"]
+    assert runs.digits(runs.evaluate(tmp_path / "same", *words)) == runs.digits(runs.metrics(sampled))
+    assert by_label(tmp_path / "same").equals(by_label(sampled))
+    runs.evaluate(tmp_path / "other", *words, "seed=1")
+    assert not by_label(tmp_path / "other").equals(by_label(sampled))
+
+
+@pytest.mark.parametrize("limit", [201, 5000])
+def test_a_limit_beyond_the_split_is_the_whole_split(trained, tmp_path, limit):
+    values = runs.evaluate(tmp_path, best(trained), f"ranking.limit={limit}")
+    assert runs.digits(values) == runs.digits(runs.metrics(trained), "test")
+    assert runs.ranks(tmp_path).equals(runs.ranks(trained))
+
+
+def test_a_sample_of_one(trained, tmp_path):
+    values = runs.evaluate(tmp_path, best(trained), "ranking.limit=1", "split=valid")
+    assert values["valid/sampled/num_queries"] == 2
+    assert (values["valid/sampled/mrr_low"], values["valid/sampled/mrr_high"]) == (0.0, 1.0)
+
+
+def test_console_says_that_a_sample_is_one_and_which_path_ranks(trained, tmp_path, capsys):
+    runs.evaluate(tmp_path, best(trained), "ranking.limit=60")
+    said = capsys.readouterr().out
+    assert "sample     60 of 201 test triples, seed 0: the metrics are estimates and stand under test/sampled/" in said
+    assert "test: estimate from 60 of 201 triples, filtered ranks" in said
+    assert "ranking    test: certified (float64 decides), eager" in said
+
+
 def test_unseen_entities_are_those_that_train_lacks(tmp_path):
     """As in FB15k-237 and WN18RR: some test entities have no training triple and are ranked all the same."""
     splits = runs.bundled("nations")

@@ -1,0 +1,52 @@
+"""How far a metric of a sample of triples may lie from that of the whole split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from kgc.metrics.ranks import mean
+from kgc.types import RankCounts, Side
+
+_Z = 1.959963984540054  # 97.5 % of a normal distribution lie below
+
+
+def mean_interval(values: Tensor, population: int) -> tuple[float, float]:
+    """95 % confidence interval of the mean of N numbers in [0, 1], from [n] of them drawn without replacement.
+
+    ȳ ± z √((1 − n/N) s²/n): the normal approximation with the finite-population correction (Cochran 1977, sections 2.6
+    to 2.8). Where all n are equal, s says nothing, and the interval is what the rule of three leaves: at most 3/n of
+    the N differ (Hanley and Lippman-Hand 1983). Cut off at 0 and 1.
+    """
+    size, centre = len(values), mean(values)
+    if size == population:
+        return centre, centre
+    deviations = mean((values.double() - centre) ** 2) * size
+    if size == 1 or not deviations:
+        return max(0.0, centre * (1 - 3 / size)), min(1.0, centre + 3 / size * (1 - centre))
+    half = _Z * math.sqrt((1 - size / population) * deviations / (size - 1) / size)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def sample_intervals(counts: RankCounts, population: int, hits: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
+    """Intervals of MRR and Hits@K, realistic ties, both sides.
+
+    A drawn triple is a cluster of two queries, whose ranks go together: what is independent, and enters the variance,
+    is the mean over a triple's two queries (single-stage cluster sampling, Cochran 1977, chapter 9).
+
+    Args:
+        counts: the ranks of n triples, first their n head queries, then their n tail queries in the same order.
+        population: N, the triples of the split.
+        hits: the cut-offs K.
+
+    Returns:
+        `mrr_low`, `mrr_high`, `hits@K_low`, `hits@K_high`.
+    """
+    ranks = counts.realistic.view(len(Side), -1)  # [2, n]
+    values = {"mrr": 1 / ranks} | {f"hits@{k}": (ranks <= k).double() for k in hits}
+    intervals = {}
+    for name, value in values.items():
+        intervals[f"{name}_low"], intervals[f"{name}_high"] = mean_interval(value.mean(0), population)
+    return intervals

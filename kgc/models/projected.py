@@ -1,0 +1,97 @@
+"""Candidates that depend on the relation: projected once for each relation, never once for each query.
+
+A model such as TransH compares the query with `project(candidate, relation)`. The query vectors of such a model carry
+their relation's vector behind them, [q | r] of width Dq + Dr, so that queries can be grouped by relation wherever they
+come from; all candidates shared by a batch are projected once for each of its relations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from kgc.models.similarity import Similarity
+
+# Products for ranking keys have so many rows, and columns in multiples: those of few rows or columns round differently
+# from column to column, and equal candidates would not tie.
+_ROWS, _COLUMNS = 32, 16
+
+Project = Callable[[Tensor, Tensor], Tensor]
+
+
+class Projected(Similarity):
+    """A similarity of query vectors and projected candidates.
+
+    Args:
+        similarity: compares [*, Dq] queries with [*, Dq] projected candidates.
+        project: [*, D] entity vectors and [*, Dr] relation vectors, broadcast against each other, to [*, Dq].
+        relation_dim: Dr.
+    """
+
+    def __init__(self, similarity: Similarity, project: Project, relation_dim: int):
+        self.similarity = similarity
+        self.project = project
+        self.relation_dim = relation_dim
+
+    def split(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, Dq + Dr] to [B, Dq] query vectors and [B, Dr] relation vectors."""
+        return query[..., : -self.relation_dim], query[..., -self.relation_dim :]
+
+    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return self._by_relation(self._score, query, candidate)
+
+    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
+        vectors, relation = self.split(query)
+        return self.similarity.own(vectors, self.project(candidate, relation.unsqueeze(1)))
+
+    def ranking_key(
+        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        return self._by_relation(self._key, query, candidate)
+
+    def _by_relation(self, compare: Callable[..., Tensor], query: Tensor, candidate: Tensor) -> Tensor:
+        """[B, N] from [b, Dq] queries of one relation, [N, D] candidates and the [Dr] relation, group by group."""
+        if not len(query):
+            return query.new_empty(0, len(candidate))
+        vectors, relation = self.split(query)
+        order, sizes = _equal_rows(relation.detach())
+        parts = [compare(vectors[rows], candidate, relation[rows[0]]) for rows in order.split(sizes)]
+        return torch.cat(parts)[order.argsort()]
+
+    def _score(self, query: Tensor, candidate: Tensor, relation: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return self._compare(query, candidate, relation)
+        # Projected again in the backward pass: kept, they would be as many as relations times candidates.
+        return checkpoint(self._compare, query, candidate, relation, use_reentrant=False, preserve_rng_state=False)
+
+    def _compare(self, query: Tensor, candidate: Tensor, relation: Tensor) -> Tensor:
+        return self.similarity.shared(query, self.project(candidate, relation))
+
+    def _key(self, query: Tensor, candidate: Tensor, relation: Tensor) -> Tensor:
+        projected = self.project(candidate, relation)
+        width = len(projected)
+        projected = F.pad(projected, (0, 0, 0, -width % _COLUMNS))
+        terms = self.similarity.key_terms(projected)
+        place = torch.arange(_ROWS, device=query.device)
+        keys = []
+        for rows in query.split(_ROWS):
+            filled = rows[place.clamp(max=len(rows) - 1)]
+            keys.append(self.similarity.ranking_key(filled, projected, terms)[: len(rows), :width])
+        return torch.cat(keys)
+
+
+def _equal_rows(table: Tensor) -> tuple[Tensor, list[int]]:
+    """[B] order that puts equal rows of [B, d], B > 0, side by side, and the sizes of their groups.
+
+    Rows are sorted by a weighted sum and then compared; two unlike rows of one sum would only cut a group in pieces.
+    """
+    weights = torch.arange(1, table.shape[1] + 1, device=table.device, dtype=torch.float64).cos()
+    order = (table.double() * weights).sum(-1).argsort(stable=True)
+    ordered = table[order]
+    changes = (ordered[1:] != ordered[:-1]).any(-1).long()
+    group = torch.cat([changes.new_zeros(1), changes.cumsum(0)])
+    return order, torch.bincount(group).tolist()
