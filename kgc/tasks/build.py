@@ -161,8 +161,8 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     if cfg.optimizer.get("sparse"):
         if not objective.sparse:
             raise UserError(
-                f"optimizer.sparse=true: {type(objective).__name__} scores all entities in every step, so every row has "
-                "a gradient; leave it out, or choose objective=negative_sampling"
+                f"optimizer.sparse=true: {type(objective).__name__} scores all entities in every step, so every row "
+                "has a gradient; leave it out, or choose objective=negative_sampling"
             )
         if cfg.trainer.gradient_clip is not None:
             raise UserError(
