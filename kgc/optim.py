@@ -48,7 +48,7 @@ def adamw(params: Iterable, lr: float, weight_decay: float = 0.01, groups: Any =
 
 def adagrad(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, **options: Any) -> Optimizer:
     """Adagrad with an accumulator for every number (Duchi et al. 2011). See `_made` for the arguments."""
-    return _made(torch.optim.Adagrad, params, sparse, groups, lr=lr, **options)
+    return _made(SparseAdagrad if sparse else torch.optim.Adagrad, params, sparse, groups, lr=lr, **options)
 
 
 def rowwise_adagrad(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, **options: Any) -> Optimizer:
@@ -131,6 +131,14 @@ def take_options(optimizer: Optimizer, options: list[dict[str, Any]], rates: lis
 
 
 # Kinds that torch has not.
+
+
+class SparseAdagrad(torch.optim.Adagrad):
+    """torch's Adagrad, which takes sparse gradients, without the warning that it makes tensors that are not checked."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            return super().step(closure)
 
 
 class RowwiseAdagrad(Optimizer):

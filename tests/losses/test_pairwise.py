@@ -36,7 +36,7 @@ def sampled_cross_entropy(positive: float, negatives: list[float], weights: list
 
 
 def info_nce(positive: float, negatives: list[float], weights: list[float]) -> float:
-    """SimKGC's: −log of e to the (s⁺ − m)/τ over its sum with those of the negatives, here with τ = 0.5 and m = 0.25."""
+    """SimKGC's: −log of e to the (s⁺ − m)/τ over its sum with those of the negatives; τ = 0.5, m = 0.25."""
     own = (positive - 0.25) / 0.5
     return oracle.log_sum_exp([own, *(n / 0.5 for w, n in zip(weights, negatives, strict=True) if w > 0)]) - own
 
