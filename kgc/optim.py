@@ -22,11 +22,11 @@ TABLES = ("entity", "relation")
 
 def table_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Parameter groups named `entity` and `relation`, one a table, and `other` with the rest, if there is any."""
-    groups: dict[str, list[nn.Parameter]] = {}
+    groups: dict[str, list[nn.Parameter]] = {name: [] for name in (*TABLES, "other")}
     for name, parameter in model.named_parameters():
         table = name.split(".")[0]
-        groups.setdefault(table if table in TABLES else "other", []).append(parameter)
-    return [{"params": params, "name": name} for name, params in groups.items()]
+        groups[table if table in TABLES else "other"].append(parameter)
+    return [{"params": params, "name": name} for name, params in groups.items() if params]
 
 
 def sgd(

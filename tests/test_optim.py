@@ -216,7 +216,7 @@ class More(DistMult):
 def test_parameters_are_grouped_by_table():
     model = More()
     groups = {group["name"]: group["params"] for group in table_groups(model)}
-    assert list(groups) == ["other", "entity", "relation"]
+    assert list(groups) == ["entity", "relation", "other"]
     assert groups["entity"] == [model.entity.weight]
     assert groups["relation"] == [model.relation.weight]
     assert groups["other"] == [model.bias]

@@ -199,7 +199,7 @@ def test_a_gpu_says_when_its_memory_is_full(tmp_path, device):
     before = torch.cuda.get_per_process_memory_fraction()
     torch.cuda.set_per_process_memory_fraction(0.01)
     try:
-        words = ["trainer=gpu", "model.dim=4096", "sampler.num_negatives=64", "model=transe", "test=false"]
+        words = ["trainer=gpu", "model=transe", "model.dim=4096", "sampler.num_negatives=64", "optimizer.sparse=true"]
         runs.train(tmp_path, *words, "trainer.auto_batch=true", "trainer.max_epochs=1")
     finally:
         torch.cuda.set_per_process_memory_fraction(before)
