@@ -78,7 +78,8 @@ class Checkpoints(Checkpoint):
 class StopOnSignal(Checkpoint):
     """The first Ctrl-C or SIGTERM saves `last.ckpt` after the step at hand and ends the run; a second one ends it now.
 
-    With several processes the run ends at the end of the epoch, when all of them can agree.
+    A step of accumulated batches is finished first: gradients are not part of a saved state. With several processes the
+    run ends at the end of the epoch, when all of them can agree.
 
     Args:
         checkpoints: writes the file.
@@ -114,6 +115,8 @@ class StopOnSignal(Checkpoint):
             progress = trainer.fit_loop.epoch_loop.batch_progress
             if progress.current.ready == len(trainer.train_dataloader):
                 return  # the epoch ends here: its end saves a state without a half-finished epoch
+            if progress.current.ready % trainer.accumulate_grad_batches:
+                return
             progress.increment_completed()  # Lightning does so after this hook; the saved state must know it
             self._stop(trainer)
 

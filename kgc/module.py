@@ -16,7 +16,9 @@ from kgc.data.known import KnownAnswers
 from kgc.metrics.filtered_rank import FilteredRank
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
+from kgc.optim import coalesce_gradients, own_options, table_groups, take_options
 from kgc.ranking import NonFiniteScore, RankingOptions, rank_queries
+from kgc.schedules import Curve
 from kgc.types import Queries, Side, Triples
 
 
@@ -30,8 +32,8 @@ class KGEModule(LightningModule):
         model: the embedding model.
         graph: the data.
         objective: what training minimises, already set up; None only evaluates.
-        optimizer: parameters to optimizer.
-        scheduler: optimizer to learning-rate scheduler, stepped per epoch, or None.
+        optimizer: parameter groups, by `table_groups`, to optimizer.
+        scheduler: optimizer to `Curve`, or to a scheduler of torch, stepped per epoch; None keeps the learning rate.
         ranking: sizes and policy of `rank_queries`.
         filter_splits: the splits whose triples are left out of the competition.
         hits: cut-offs K.
@@ -75,7 +77,8 @@ class KGEModule(LightningModule):
         self._valid_mrr: float | None = None
         self._schedule: Any = None
         self._schedule_state: dict[str, Any] | None = None
-        self._saved_lr: float | None = None
+        self._options: list[dict[str, Any]] = []  # of each parameter group, as the config has them
+        self._saved_rates: list[float] | None = None
         self.history: list[dict[str, float]] = []  # one row an epoch
 
     def known(self) -> KnownAnswers:
@@ -88,7 +91,8 @@ class KGEModule(LightningModule):
     # Training.
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = self.optimizer(self.model.parameters())
+        optimizer = self.optimizer(table_groups(self.model))
+        self._options = own_options(optimizer)
         # Lightning steps schedulers after the checkpoint of an epoch is written, and a resumed run would miss a step;
         # stepped and saved here, the learning rate continues exactly.
         self._schedule = self.scheduler(optimizer) if self.scheduler else None
@@ -107,13 +111,24 @@ class KGEModule(LightningModule):
         draw = (self.seed, self.current_epoch, batch_idx, self.global_rank)
         self._generator.manual_seed(derive_seed(*draw, 1))
         torch.manual_seed(derive_seed(*draw, 2))
+        if isinstance(self._schedule, Curve):
+            together, batches = self.trainer.accumulate_grad_batches, len(self.trainer.train_dataloader)
+            self._schedule.set(self.current_epoch, batch_idx // together, -(-batches // together))
 
     def training_step(self, index: Tensor, batch_idx: int) -> Tensor:
-        step = self.current_epoch * len(self.trainer.train_dataloader) + batch_idx
+        batches, together = self.trainer.train_dataloader, self.trainer.accumulate_grad_batches
+        step = self.current_epoch * len(batches) + batch_idx
         loss = self.objective.loss(self.model, index, step, self._generator)
         self._loss_sum = self._loss_sum + loss.detach().to(self._loss_sum) * len(index)
         self._examples += len(index)
-        return loss
+        if together == 1:
+            return loss
+        # Lightning divides by the number of batches; their sum shall be the mean over all examples of the step, in
+        # smaller batches and in fewer of them at the end of an epoch too.
+        return loss * (len(index) * together / batches.examples(batch_idx // together * together, together))
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        coalesce_gradients(optimizer)
 
     def on_train_epoch_end(self) -> None:
         loss = float(self.all_gather(self._loss_sum.to(self.device)).mean()) / self._examples
@@ -124,11 +139,11 @@ class KGEModule(LightningModule):
         if self._valid_mrr is not None:
             row["valid/mrr"] = self._valid_mrr
         self.history.append(row)
-        if self._schedule is not None:
-            if not isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                self._schedule.step()
-            elif self._valid_mrr is not None:
+        if isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            if self._valid_mrr is not None:
                 self._schedule.step(self._valid_mrr)
+        elif isinstance(self._schedule, torch.optim.lr_scheduler.LRScheduler):
+            self._schedule.step()
         self._loss_sum = torch.zeros(())
         self._examples = 0
         self._valid_mrr = None
@@ -142,12 +157,14 @@ class KGEModule(LightningModule):
         self._seconds_before, self._began = self.seconds, 0.0
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        stateful = isinstance(self._schedule, torch.optim.lr_scheduler.LRScheduler)
         checkpoint["kgc"] = self.identity | {
             "seconds": self.seconds,
             "history": self.history,
             "loss_sum": self._loss_sum.cpu(),
             "examples": self._examples,
-            "schedule": self._schedule.state_dict() if self._schedule is not None else None,
+            "schedule": self._schedule.state_dict() if stateful else None,
+            "rates": [options["lr"] for options in self._options],
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -155,26 +172,18 @@ class KGEModule(LightningModule):
         self._seconds_before, self.history = saved["seconds"], list(saved["history"])
         self._loss_sum, self._examples = saved["loss_sum"], saved["examples"]
         self._schedule_state = saved["schedule"]
-        self._saved_lr = saved["config"]["optimizer"]["lr"]
+        self._saved_rates = saved["rates"]
 
     def on_train_start(self) -> None:
         """After a resume: the optimizer's options are those of the config, the learning rate where it had come to."""
-        if self._saved_lr is None:
+        if self._saved_rates is None:
             return
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        ratio = optimizer.defaults["lr"] / self._saved_lr
-        for group in optimizer.param_groups:
-            group |= {name: value for name, value in optimizer.defaults.items() if name != "lr"}
-            group["lr"] = group["lr"] * ratio
-            if "initial_lr" in group:
-                group["initial_lr"] = optimizer.defaults["lr"]
-        if self._schedule is not None and self._schedule_state is not None:
+        take_options(self.optimizers(use_pl_optimizer=False), self._options, self._saved_rates)
+        stateful = isinstance(self._schedule, torch.optim.lr_scheduler.LRScheduler)
+        if stateful and self._schedule_state is not None:
             # What a schedule has come to; what it was made with is the config's.
             kept = ("last_epoch", "_step_count", "_last_lr", "best", "num_bad_epochs", "cooldown_counter")
             vars(self._schedule).update({k: v for k, v in self._schedule_state.items() if k in kept})
-        if isinstance(self._schedule, torch.optim.lr_scheduler.LambdaLR):
-            for group, factor in zip(optimizer.param_groups, self._schedule.lr_lambdas, strict=True):
-                group["lr"] = group["initial_lr"] * factor(self._schedule.last_epoch)
 
     # Evaluation. One `FilteredRank` serves the split at hand.
 

@@ -15,6 +15,8 @@ from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss
 from kgc.losses.pairwise import PairwiseLoss
 from kgc.losses.regularizers import Lp
 from kgc.models.base import KGEModel
+from kgc.models.similarity import Dot
+from kgc.relation_prediction import relation_cross_entropy
 from kgc.sampling.sampler import NegativeSampler
 from kgc.types import Queries, Side, Triples
 
@@ -25,6 +27,8 @@ class Objective:
     Args:
         regularizer: penalty on the rows a batch touched, or None.
     """
+
+    sparse = False  # whether a step looks up only the rows of its batch, so that gradients can be sparse
 
     def __init__(self, regularizer: Lp | None = None):
         self.regularizer = regularizer
@@ -37,11 +41,41 @@ class Objective:
         """Scalar loss of the examples `index` [B]; `step` counts batches, `generator` draws on the model's device."""
         raise NotImplementedError
 
-    def penalty(self, model: KGEModel, anchor: Tensor, relation: Tensor, answer: Tensor) -> Tensor | float:
-        """Regularizer of the [B, ·] vectors of a batch."""
+    def penalty(
+        self,
+        model: KGEModel,
+        anchor: Tensor,
+        relation: Tensor,
+        answer: Tensor,
+        queries: Queries | None = None,
+        row: Tensor | None = None,
+    ) -> Tensor | float:
+        """Regularizer of the [B, ·] vectors of a batch.
+
+        Args:
+            model: whose vectors they are.
+            anchor, relation: of the B queries.
+            answer: [B, D], or [M, D] with several answers a query.
+            queries: the B queries, whose sides DURA needs.
+            row: [M] the query of each answer; None where each query has one.
+
+        Raises:
+            UserError: DURA with a model that does not score by an inner product.
+        """
         if self.regularizer is None:
             return 0.0
-        return self.regularizer([model.magnitude(anchor), model.relation_magnitude(relation), model.magnitude(answer)])
+        if not self.regularizer.of_queries:
+            factors = [model.magnitude(anchor), model.relation_magnitude(relation), model.magnitude(answer)]
+            return self.regularizer(factors)
+        if not isinstance(model.similarity, Dot):
+            raise UserError(
+                f"regularizer=dura: made for models that score by an inner product, which {type(model).__name__} does "
+                "not; choose regularizer=l2 or n3"
+            )
+        query = model.combine(queries, anchor, relation)
+        if row is not None:
+            queries, relation = queries[row], relation[row]
+        return self.regularizer([anchor, answer, query, model.ask_back(queries, answer, relation)])
 
 
 class NegativeSampling(Objective):
@@ -53,6 +87,8 @@ class NegativeSampling(Objective):
         subsampling: weigh a triple by `subsampling_weights`, rare queries more.
         regularizer: see `Objective`.
     """
+
+    sparse = True
 
     def __init__(
         self,
@@ -89,7 +125,7 @@ class NegativeSampling(Objective):
             negative = model.logits(model.compare(query, negatives.candidates))  # [B, K]
             losses = self.pairwise(positive, negative, self.sampler.weights(negative, negatives.known))  # [B]
             total = total + weighted_mean(losses, triple_weights)
-            total = total + self.penalty(model, anchor, relation, answer.squeeze(1))
+            total = total + self.penalty(model, anchor, relation, answer.squeeze(1), queries)
             sides += 1
         return total / sides
 
@@ -100,11 +136,13 @@ class OneVsAll(Objective):
     Args:
         label_smoothing: share of the target's probability spread over all entities.
         regularizer: see `Objective`.
+        relation_weight: λ of `kgc.relation_prediction.relation_cross_entropy`, added to the mean of both ends.
     """
 
-    def __init__(self, label_smoothing: float = 0.0, regularizer: Lp | None = None):
+    def __init__(self, label_smoothing: float = 0.0, regularizer: Lp | None = None, relation_weight: float = 0.0):
         super().__init__(regularizer)
         self.label_smoothing = checked_smoothing(label_smoothing)
+        self.relation_weight = relation_weight
         self.triples = Triples.empty()
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
@@ -121,10 +159,13 @@ class OneVsAll(Objective):
             vectors.append(model.combine(queries, anchor, relation))  # [B, Dq]
             targets.append(target)
             if self.regularizer is not None:
-                penalty = penalty + self.penalty(model, anchor, relation, model.entity_vectors(target))
+                penalty = penalty + self.penalty(model, anchor, relation, model.entity_vectors(target), queries)
         rule = CrossEntropy(torch.cat(targets), self.label_smoothing)
         loss = mean_loss(model.similarity, torch.cat(vectors), model.candidate_vectors(), model.margin, rule)
-        return loss + penalty / len(Side)
+        loss = loss + penalty / len(Side)
+        if self.relation_weight:
+            loss = loss + self.relation_weight * relation_cross_entropy(model, triples)
+        return loss
 
 
 class KVsAll(Objective):
@@ -161,7 +202,7 @@ class KVsAll(Objective):
         rule = BinaryCrossEntropy(row, answer, len(queries), self.label_smoothing)
         loss = mean_loss(model.similarity, query, model.candidate_vectors(), model.margin, rule)
         if self.regularizer is not None:
-            loss = loss + self.penalty(model, anchor, relation, model.entity_vectors(answer))
+            loss = loss + self.penalty(model, anchor, relation, model.entity_vectors(answer), queries, row)
         return loss
 
 

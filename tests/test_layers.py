@@ -15,8 +15,15 @@ LAYERS: list[list[set[str]]] = [
     [{"types", "errors", "paths"}],
     [{"data"}],
     [{"models"}, {"sampling"}, {"losses"}],
-    [{"objectives"}, {"ranking", "engine", "scorers"}, {"metrics"}, {"foreign"}],
-    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"schedules"}, {"report", "page", "plots"}],
+    [
+        {"objectives", "relation_prediction"},
+        {"optim"},
+        {"schedules"},
+        {"ranking", "engine", "scorers"},
+        {"metrics"},
+        {"foreign"},
+    ],
+    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "page", "plots"}],
     [{"tasks"}],
     [{"cli"}],
 ]

@@ -14,7 +14,7 @@ from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.losses.pairwise import Logistic, SampledCrossEntropy
-from kgc.losses.regularizers import Lp
+from kgc.losses.regularizers import DURA, Lp
 from kgc.models.base import KGEModel
 from kgc.models.complex import ComplEx
 from kgc.models.distmult import DistMult
@@ -93,6 +93,18 @@ class Slow:
             is_complex = self.name in ("complex", "rotate") and not phases
             total += sum(abs(x) ** p for x in (oracle.halves(vector) if is_complex else vector))
         return total
+
+    def dura(self, point: list[float], anchor: int, relation: int, side: int, answer: int) -> tuple[float, float]:
+        """Squared norms of (the anchor and its query vector, the answer and the vector that asks back from it)."""
+        a, r, c = self.entity(point, anchor), self.relation(point, relation, side), self.entity(point, answer)
+        if self.name == "complex":
+            a, r, c = oracle.halves(a), oracle.halves(r), oracle.halves(c)
+        forward = side == oracle.TAIL or self.reciprocal
+        turned = [x.conjugate() if isinstance(x, complex) else x for x in r]
+        asks, back = (r, turned) if forward else (turned, r)
+        query = [x * y for x, y in zip(a, asks, strict=True)]
+        backwards = [x * y for x, y in zip(c, back, strict=True)]
+        return sum(abs(x) ** 2 for x in a + query), sum(abs(x) ** 2 for x in c + backwards)
 
     def check(self, loss: torch.Tensor, slow: Callable[[list[float]], float]) -> None:
         """Value and gradient of the objective equal those of the loop. Losses are computed in fp32."""
@@ -266,6 +278,106 @@ def test_one_vs_all_equals_the_loop(name, reciprocal, smoothing, p):
         return total
 
     slow.check(objective.loss(slow.model, torch.tensor(batch), 0, torch.Generator()), loop)
+
+
+# DURA, whose vectors are those of both directions.
+
+bilinear = pytest.mark.parametrize("name", ["distmult", "complex"])
+
+
+def dura_part(objective: Objective, slow: Slow, index: list[int]) -> torch.Tensor:
+    """What the regularizer adds to the loss of a batch."""
+    objective.setup(GRAPH, CPU)
+    losses = []
+    for weight in (0.1, 0.0):
+        objective.regularizer = DURA(weight)
+        losses.append(objective.loss(slow.model, torch.tensor(index), 0, torch.Generator().manual_seed(1)))
+    return losses[0] - losses[1]
+
+
+@bilinear
+@reciprocal_or_not
+@pytest.mark.parametrize("kind", ["negative sampling", "bernoulli", "1-vs-all"])
+def test_dura_equals_the_loop(name, reciprocal, kind):
+    slow = Slow(name, reciprocal)
+    batch = [0, 2, 3, 4]
+    sides = [[oracle.HEAD] * 4, [oracle.TAIL] * 4]
+    if kind == "1-vs-all":
+        objective: Objective = OneVsAll()
+    else:
+        sampler = NegativeSampler(2, Bernoulli() if kind == "bernoulli" else Both(), Uniform())
+        objective = NegativeSampling(sampler, Logistic())
+    got = dura_part(objective, slow, batch)
+    if kind == "bernoulli":  # every triple is asked from one end
+        ((queries, _, _),) = sampler.draw(GRAPH.train[torch.tensor(batch)], 0, torch.Generator().manual_seed(1))
+        sides = [queries.side.tolist()]
+        assert len(set(sides[0])) == 2
+
+    def loop(point: list[float]) -> float:
+        total = 0.0
+        for part in sides:
+            for i, side in zip(batch, part, strict=True):
+                anchor, relation, answer = ends(TRAIN[i], side)
+                total += sum(slow.dura(point, anchor, relation, side, answer))
+        return 0.1 * total / len(batch) / len(sides)
+
+    slow.check(got, loop)
+
+
+@bilinear
+@reciprocal_or_not
+def test_dura_of_several_answers_equals_the_loop(name, reciprocal):
+    """The anchor and the query vector once, each answer and the vector that asks back from it."""
+    slow = Slow(name, reciprocal)
+    objective = KVsAll(0.0)
+    got = dura_part(objective, slow, [0, 2, 4, 6])
+    asked = objective.queries[torch.tensor([0, 2, 4, 6])]
+    keys = list(zip(asked.side.tolist(), asked.relation.tolist(), asked.anchor.tolist(), strict=True))
+
+    def loop(point: list[float]) -> float:
+        total = 0.0
+        for side, relation, anchor in keys:
+            answers = {c for c in range(E) if any(ends(t, side) == (anchor, relation, c) for t in TRAIN)}
+            parts = [slow.dura(point, anchor, relation, side, c) for c in answers]
+            total += parts[0][0] + sum(back for _, back in parts)
+        return 0.1 * total / len(keys)
+
+    slow.check(got, loop)
+
+
+@pytest.mark.parametrize("name", ["transe", "rotate"])
+def test_dura_is_refused_by_models_of_distance(name):
+    objective = OneVsAll(regularizer=DURA(0.1))
+    objective.setup(GRAPH, CPU)
+    with pytest.raises(UserError, match=r"regularizer=dura.*(TransE|RotatE)"):
+        objective.loss(Slow(name, False).model, torch.tensor([0]), 0, torch.Generator())
+
+
+# Relation prediction, beside 1-vs-all.
+
+
+@every_model
+@reciprocal_or_not
+def test_one_vs_all_with_relation_prediction_equals_the_loop(name, reciprocal):
+    slow = Slow(name, reciprocal)
+    batch = [0, 3, 1]
+    losses = []
+    for weight in (0.5, 0.0):
+        objective = OneVsAll(relation_weight=weight)
+        objective.setup(GRAPH, CPU)
+        losses.append(objective.loss(slow.model, torch.tensor(batch), 0, torch.Generator()))
+    sides = (oracle.HEAD, oracle.TAIL) if reciprocal else (oracle.TAIL,)
+
+    def loop(point: list[float]) -> float:
+        total = 0.0
+        for side in sides:
+            for i in batch:
+                anchor, relation, answer = ends(TRAIN[i], side)
+                row = [slow.logit(point, anchor, r, side, answer) for r in range(R)]
+                total += oracle.log_sum_exp(row) - row[relation]
+        return 0.5 * total / len(batch) / len(sides)
+
+    slow.check(losses[0] - losses[1], loop)
 
 
 # K-vs-all.

@@ -66,6 +66,11 @@ class TripleBatches:
         own = -(-self.num_triples // self.world_size)
         return -(-own // self.batch_size)
 
+    def examples(self, first: int, number: int) -> int:
+        """How many examples there are in `number` batches from the `first` on, or in those that are left."""
+        own = -(-self.num_triples // self.world_size)
+        return min((first + number) * self.batch_size, own) - first * self.batch_size
+
     def __iter__(self) -> Iterator[Tensor]:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, self.epoch))
         order = torch.randperm(self.num_triples, generator=generator)

@@ -1,7 +1,10 @@
 """Losses of a right answer against its negatives, in nats per query, always in fp32.
 
 Each takes positive [B] and negative [B, K] logits and the weights [B, K] of the negatives, which sum to 1 a query and
-are 0 for masked ones, and returns [B].
+are 0 for masked ones, and returns [B]. In the formulas s⁺ is the positive's logit, s⁻ₖ the negatives', wₖ the weights.
+
+Equal weights make the sums means over the negatives. Self-adversarial training (Sun et al. 2019, eq. 4) is no loss of
+its own: the sampler makes wₖ = softmaxₖ(α s⁻ₖ), a constant for the gradient, and any loss that uses weights takes them.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from kgc.errors import UserError
 
 
 class PairwiseLoss:
@@ -32,7 +37,7 @@ class Logistic(PairwiseLoss):
 
 
 class Margin(PairwiseLoss):
-    """Σₖ wₖ max(0, m + s⁻ₖ − s⁺) (Bordes et al. 2013, eq. 1).
+    """Margin ranking, Σₖ wₖ max(0, m + s⁻ₖ − s⁺) (Bordes et al. 2013, eq. 1), in the unit of the score, not in nats.
 
     Args:
         margin: m, in the unit of the score.
@@ -48,7 +53,8 @@ class Margin(PairwiseLoss):
 class BinaryCrossEntropy(PairwiseLoss):
     """Mean binary cross-entropy of one positive and n negatives, [softplus(−s⁺) + n Σₖ wₖ softplus(s⁻ₖ)] / (1 + n).
 
-    n counts the negatives with a weight above 0.
+    With equal weights every score counts alike (Dettmers et al. 2018, eq. 2, on a sample). n counts the negatives with
+    a weight above 0.
     """
 
     def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
@@ -57,7 +63,10 @@ class BinaryCrossEntropy(PairwiseLoss):
 
 
 class SampledCrossEntropy(PairwiseLoss):
-    """−log softmax of the positive among itself and its unmasked negatives; weights only mask (weight 0)."""
+    """log(exp s⁺ + Σₖ exp s⁻ₖ) − s⁺: −log softmax of the positive among itself and its unmasked negatives.
+
+    1-vs-all's loss (Lacroix et al. 2018) on a sample. Weights only mask (weight 0).
+    """
 
     def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
         rivals = negative.masked_fill(weights == 0, -torch.inf)
@@ -65,3 +74,24 @@ class SampledCrossEntropy(PairwiseLoss):
         return F.cross_entropy(
             logits, torch.zeros(len(logits), dtype=torch.int64, device=logits.device), reduction="none"
         )
+
+
+class InfoNCE(SampledCrossEntropy):
+    """−log softmax of (s⁺ − m)/τ among itself and the unmasked s⁻ₖ/τ (van den Oord et al. 2018, eq. 4).
+
+    With the additive margin m it is SimKGC's loss (Wang et al. 2022, there on cosines, with τ learnt from 0.05 on and
+    m = 0.02). Weights only mask (weight 0).
+
+    Args:
+        temperature: τ, in the unit of the score; small values train on the hardest negatives.
+        margin: m, in the unit of the score.
+    """
+
+    def __init__(self, temperature: float = 1.0, margin: float = 0.0):
+        if temperature <= 0:
+            raise UserError(f"loss.temperature={temperature}: must be more than 0")
+        self.temperature = temperature
+        self.margin = margin
+
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+        return super().loss((positive - self.margin) / self.temperature, negative / self.temperature, weights)

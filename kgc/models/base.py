@@ -89,21 +89,29 @@ class KGEModel(nn.Module):
         """`magnitude` of relation vectors."""
         return self.magnitude(vectors)
 
+    def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor | None:
+        """[*, Dr] v with ⟨v, r⟩ the score of [*, D] answers to tail queries; None where scores are not linear in r."""
+        return None
+
     # What everything else calls.
 
     def entity_vectors(self, entities: Tensor | range | None = None) -> Tensor:
         """[*] ids to [*, D]; a range to [n, D]; None to the whole [E, D] table."""
         table = self.entity.weight
         if isinstance(entities, Tensor):
-            vectors = F.embedding(entities, table)
+            vectors = F.embedding(entities, table, sparse=self.entity.sparse)
         else:
             vectors = table if entities is None else table[entities.start : entities.stop]
         return F.dropout(vectors, self.entity_dropout, self.training and self.entity_dropout > 0)
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
         """[*] ids to [*, Dr]."""
-        vectors = F.embedding(relations, self.relation.weight)
+        vectors = F.embedding(relations, self.relation.weight, sparse=self.relation.sparse)
         return F.dropout(vectors, self.relation_dropout, self.training and self.relation_dropout > 0)
+
+    def use_sparse_gradients(self) -> None:
+        """Look-ups by id give both tables sparse gradients, of the rows looked up, whatever the tables' size."""
+        self.entity.sparse = self.relation.sparse = True
 
     def relation_rows(self, queries: Queries) -> Tensor:
         """[B] the row of the relation table that answers each query."""
@@ -123,13 +131,22 @@ class KGEModel(nn.Module):
 
         Models that project return [B, Dq + Dr], the relation behind the query.
         """
-        if self.reciprocal or isinstance(queries.side, Side):
-            query = self.query(anchor, relation, Side.TAIL if self.reciprocal else queries.side)
-        else:
-            asks_head = (queries.side == Side.HEAD).unsqueeze(-1)
-            heads, tails = (self.query(anchor, relation, side) for side in Side)
-            query = torch.where(asks_head, heads, tails)
+        query = self._query(anchor, relation, Side.TAIL if self.reciprocal else queries.side)
         return torch.cat([query, relation], dim=-1) if self.projects else query
+
+    def ask_back(self, queries: Queries, answer: Tensor, relation: Tensor) -> Tensor:
+        """[B, Dq] vectors that ask from [B, D] answers for the anchors, with the relation vectors of the queries.
+
+        For an inner product ⟨combine(queries, a, r), c⟩ = ⟨ask_back(queries, c, r), a⟩.
+        """
+        side = Side.TAIL if self.reciprocal else queries.side
+        return self._query(answer, relation, Side(1 - side) if isinstance(side, Side) else 1 - side)
+
+    def _query(self, anchor: Tensor, relation: Tensor, side: Side | Tensor) -> Tensor:
+        if isinstance(side, Side):
+            return self.query(anchor, relation, side)
+        asks_head = (side == Side.HEAD).unsqueeze(-1)
+        return torch.where(asks_head, self.query(anchor, relation, Side.HEAD), self.query(anchor, relation, Side.TAIL))
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
         """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters."""
@@ -145,9 +162,11 @@ class KGEModel(nn.Module):
         """[B, E], [B, n], [B, N] or [B, K] scores of [B, Dq] query vectors.
 
         Own candidates that are about as many as there are entities are picked from the scores of all: [B, E] scores
-        cost less than [B, K] vectors gathered, and their gradients scattered.
+        cost less than [B, K] vectors gathered, and their gradients scattered. Not with sparse gradients, which this
+        would make dense.
         """
-        if isinstance(candidates, Tensor) and candidates.dim() == 2 and 2 * candidates.shape[1] >= self.num_entities:
+        own = isinstance(candidates, Tensor) and candidates.dim() == 2 and not self.entity.sparse
+        if own and 2 * candidates.shape[1] >= self.num_entities:
             return self.similarity(query, self.candidate_vectors()).gather(1, candidates)
         return self.similarity(query, self.candidate_vectors(candidates))
 

@@ -25,5 +25,8 @@ class ComplEx(KGEModel):
     def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
         return complex_product(anchor, relation, conjugate=side is Side.HEAD)
 
+    def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:
+        return complex_product(answer, anchor, conjugate=True)  # Re(a r c̄) is the real inner product of r with c ā
+
     def magnitude(self, vectors: Tensor) -> Tensor:
         return modulus(vectors)

@@ -19,3 +19,6 @@ class DistMult(KGEModel):
 
     def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
         return anchor * relation
+
+    def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:
+        return anchor * answer

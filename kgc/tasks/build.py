@@ -21,6 +21,7 @@ from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.models.base import KGEModel
+from kgc.objectives import Objective
 from kgc.ranking import RankingOptions
 
 
@@ -43,7 +44,7 @@ def call(node: DictConfig | None, key: str, **arguments: Any) -> Any:
     if node is None:
         return None
     try:
-        return instantiate(node, **arguments)
+        return instantiate(node, _convert_="all", **arguments)  # plain lists: they go into checkpoints
     except InstantiationException as error:
         cause = error.__cause__
         if isinstance(cause, UserError):
@@ -106,7 +107,7 @@ def read_checkpoint(path: str) -> Checkpoint:
 
 # Modules whose classes and functions a checkpoint's config may name: none of them runs code it is given.
 _TRUSTED = re.compile(
-    r"kgc\.(models|sampling|losses|objectives|data\.catalogue|tracking|schedules)(\.\w+)*|"
+    r"kgc\.(models|sampling|losses|objectives|data\.catalogue|tracking|optim|schedules)(\.\w+)*|"
     r"torch\.optim\.[A-Z]\w+|torch\.optim\.lr_scheduler\.[A-Z]\w+"
 )
 
@@ -147,6 +148,33 @@ def build_graph(
 def build_model(cfg: DictConfig, num_entities: int, num_relations: int) -> KGEModel:
     """The model of `cfg.model`, with initial values drawn from the global generator."""
     return call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
+
+
+def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[KGEModel, Objective, int]:
+    """The model, what it minimises, set up on the trainer's device, and the number of its training examples.
+
+    Raises:
+        UserError: sparse gradients where something needs dense ones.
+    """
+    model = build_model(cfg, graph.num_entities, graph.num_relations)
+    objective = call(cfg.objective, "objective")
+    if cfg.optimizer.get("sparse"):
+        if not objective.sparse:
+            raise UserError(
+                f"optimizer.sparse=true: {type(objective).__name__} scores all entities in every step, so every row "
+                "has a gradient; leave it out, or choose objective=negative_sampling"
+            )
+        if cfg.trainer.gradient_clip is not None:
+            raise UserError(
+                "optimizer.sparse=true with trainer.gradient_clip: torch cannot clip sparse gradients; leave one out"
+            )
+        if trainer.world_size > 1:
+            raise UserError(
+                "optimizer.sparse=true with several processes: NCCL cannot sum sparse gradients; leave it out, or "
+                "train on one device"
+            )
+        model.use_sparse_gradients()
+    return model, objective, objective.setup(graph, trainer.strategy.root_device)
 
 
 def ranking_options(cfg: DictConfig) -> RankingOptions:

@@ -18,6 +18,7 @@ _WHOLE = {
     "batch_size": (1, _INF, False),
     "trainer.max_epochs": (1, _INF, False),
     "trainer.val_every": (1, _INF, False),
+    "trainer.accumulate_grad_batches": (1, _INF, False),
     "trainer.patience": (0, _INF, True),
     "model.dim": (1, _INF, False),
     "ranking.limit": (1, _INF, True),
@@ -33,16 +34,31 @@ _NUMBER = {
     "model.relation_dropout": (0, 0.999999, False),
     "sampler.temperature": (0, _INF, False),
     "objective.label_smoothing": (0, 0.999999, False),
+    "objective.relation_weight": (0, _INF, False),
     "loss.margin": (-_INF, _INF, False),
+    "loss.temperature": (1e-30, _INF, False),
     "regularizer.weight": (0, _INF, False),
     "optimizer.lr": (1e-30, _INF, False),
     "optimizer.momentum": (0, _INF, False),
     "optimizer.weight_decay": (0, _INF, False),
+    **{
+        f"optimizer.groups.{table}.{option}": (least, _INF, True)
+        for table in ("entity", "relation")
+        for option, least in (("lr", 1e-30), ("momentum", 0), ("weight_decay", 0))
+    },
     "scheduler.gamma": (1e-30, _INF, False),
     "scheduler.factor": (1e-30, 0.999999, False),
     "scheduler.final": (0, 1, False),
+    "scheduler.warmup": (0, _INF, False),
 }
-_FLAG = ("test", "model.reciprocal", "sampler.mask_known", "objective.subsampling")
+_FLAG = (
+    "test",
+    "model.reciprocal",
+    "sampler.mask_known",
+    "objective.subsampling",
+    "optimizer.sparse",
+    "trainer.auto_batch",
+)
 _CHOICE = {
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     "trainer.strategy": ("auto", "ddp"),

@@ -18,8 +18,8 @@ from kgc.ranking import NonFiniteScore
 from kgc.runtime import prepare_process
 from kgc.tasks.build import (
     build_graph,
-    build_model,
     build_trainer,
+    build_training,
     call,
     interruptible,
     load_weights,
@@ -29,6 +29,7 @@ from kgc.tasks.build import (
 from kgc.tasks.check import check_config
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
+from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import resumed_config, resumed_folder
 
@@ -121,13 +122,17 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         max_epochs=cfg.trainer.max_epochs,
         check_val_every_n_epoch=min(cfg.trainer.val_every, cfg.trainer.max_epochs),
         gradient_clip_val=cfg.trainer.gradient_clip,
+        accumulate_grad_batches=cfg.trainer.accumulate_grad_batches,
         limit_val_batches=None if len(graph.valid) else 0,
     )
-    model = build_model(cfg, graph.num_entities, graph.num_relations)
-    objective = call(cfg.objective, "objective")
+    with one_line_for_memory(cfg, trainer, checkpoints.last):
+        if cfg.trainer.auto_batch:
+            cfg.batch_size, cfg.trainer.auto_batch = largest_batch(cfg, graph, trainer), False
+            terminal.say(f"auto_batch found batch_size={cfg.batch_size}")
+        model, objective, num_examples = build_training(cfg, graph, trainer)
     data = KGDataModule(
         graph,
-        num_examples=objective.setup(graph, trainer.strategy.root_device),
+        num_examples=num_examples,
         batch_size=cfg.batch_size,
         query_batch_size=QUERIES_A_STEP,
         seed=cfg.seed,
@@ -161,7 +166,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     if len(graph.valid) == 0:
         terminal.say("warning: no valid split: no early stopping, the last weights are taken as the best")
     try:
-        with stop.listening():
+        with stop.listening(), one_line_for_memory(cfg, trainer, checkpoints.last):
             interruptible(trainer.fit, module, datamodule=data, ckpt_path=resume, weights_only=True)
     except NonFiniteScore as error:
         raise UserError(describe_nonfinite(error, graph)) from error

@@ -11,7 +11,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from kgc.losses.pairwise import BinaryCrossEntropy, Logistic, Margin, PairwiseLoss, SampledCrossEntropy
+from kgc.errors import UserError
+from kgc.losses.pairwise import BinaryCrossEntropy, InfoNCE, Logistic, Margin, PairwiseLoss, SampledCrossEntropy
 
 CONF = Path(__file__).parents[2] / "conf" / "loss"
 
@@ -34,11 +35,18 @@ def sampled_cross_entropy(positive: float, negatives: list[float], weights: list
     return oracle.log_sum_exp([positive, *rivals]) - positive
 
 
+def info_nce(positive: float, negatives: list[float], weights: list[float]) -> float:
+    """SimKGC's: −log of e to the (s⁺ − m)/τ over its sum with those of the negatives; τ = 0.5, m = 0.25."""
+    own = (positive - 0.25) / 0.5
+    return oracle.log_sum_exp([own, *(n / 0.5 for w, n in zip(weights, negatives, strict=True) if w > 0)]) - own
+
+
 LOSSES = {
     "logistic": (Logistic(), oracle.logistic),
     "margin": (Margin(2.0), margin),
     "bce": (BinaryCrossEntropy(), binary_cross_entropy),
     "cross_entropy": (SampledCrossEntropy(), sampled_cross_entropy),
+    "info_nce": (InfoNCE(0.5, 0.25), info_nce),
 }
 every_loss = pytest.mark.parametrize(("loss", "formula"), LOSSES.values(), ids=LOSSES)
 
@@ -62,6 +70,8 @@ def test_values_by_hand():
     assert Margin(1.0)(positive, negative, weights).item() == pytest.approx((1 + 1 + math.log(3)) / 2)
     assert BinaryCrossEntropy()(positive, negative, weights).item() == pytest.approx((log2 + log2 + log4) / 3)
     assert SampledCrossEntropy()(positive, negative, weights).item() == pytest.approx(math.log(1 + 1 + 3))
+    # (0 − log 2)/½ is log ¼, log(3)/½ is log 9.
+    assert InfoNCE(0.5, log2)(positive, negative, weights).item() == pytest.approx(math.log((1 / 4 + 1 + 9) * 4))
 
 
 @every_loss
@@ -131,6 +141,12 @@ def test_better_separated_logits_have_a_smaller_loss():
         worse, better = loss(positive, negative, WEIGHTS), loss(positive + 1, negative - 1, WEIGHTS)
         assert (better <= worse).all()
         assert (better < worse).any()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_a_temperature_that_is_not_positive_is_refused_by_name(temperature):
+    with pytest.raises(UserError, match=rf"loss\.temperature={temperature}"):
+        InfoNCE(temperature)
 
 
 def test_an_unfinished_loss_says_so():

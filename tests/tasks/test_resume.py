@@ -58,6 +58,33 @@ CASES = {
         "trainer.precision=bf16-mixed",
     ],
 }
+CASES |= {
+    "rotate-rowwise_adagrad-sparse-groups-warmup": [
+        "optimizer=rowwise_adagrad",
+        "optimizer.sparse=true",
+        "optimizer.groups.relation.lr=0.3",
+        "scheduler=warmup",
+        "scheduler.warmup=1.6",
+    ],
+    "complex-lazy_adam-dura-cosine-warmup": [
+        "model=complex",
+        "regularizer=dura",
+        "optimizer.sparse=true",
+        "optimizer.groups.entity.lr=0.1",
+        "scheduler=cosine",
+        "scheduler.warmup=0.7",
+    ],
+    "distmult-groups-step-relation_prediction": [
+        "model=distmult",
+        "objective=one_vs_all",
+        "objective.relation_weight=0.5",
+        "optimizer=adagrad",
+        "optimizer.groups.relation.lr=0.03",
+        "optimizer.groups.relation.weight_decay=0.1",
+        "scheduler=step",
+        "scheduler.step_size=1",
+    ],
+}
 WILD = runs.LOST_AFTER_TWO  # the best epoch is the second
 
 
@@ -465,6 +492,8 @@ def test_another_run_is_refused(stopped, word, named):
     "word",
     [
         "optimizer.lr=0.5",
+        "optimizer.groups.entity.lr=0.5",
+        "optimizer.groups.relation.weight_decay=0.1",
         "optimizer=sgd",
         "sampler.num_negatives=1",
         "sampler=bernoulli",
@@ -472,7 +501,9 @@ def test_another_run_is_refused(stopped, word, named):
         "loss=margin",
         "regularizer=n3",
         "scheduler=step scheduler.step_size=1",
+        "scheduler=warmup scheduler.warmup=3",
         "trainer.gradient_clip=0.001",
+        "trainer.accumulate_grad_batches=2",
         "batch_size=100",
     ],
 )

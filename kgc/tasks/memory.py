@@ -1,0 +1,127 @@
+"""The batch size that fits into a device's memory, and one line where something did not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+from pytorch_lightning import Trainer
+
+from kgc.data.graph import KnowledgeGraph
+from kgc.errors import UserError
+from kgc.optim import table_groups
+from kgc.tasks.build import build_training, call
+
+# Share of the largest size tried that fitted: batches differ (in their known answers), and memory gets fragmented.
+_MARGIN = 0.9
+
+
+@contextlib.contextmanager
+def one_line_for_memory(cfg: DictConfig, trainer: Trainer, last: Path) -> Iterator[None]:
+    """Turns a lack of memory into a `UserError` that names the keys to lower and the state that is kept in `last`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        keys = [f"batch_size={cfg.batch_size}"]
+        if "sampler" in cfg.objective:
+            keys.append(f"sampler.num_negatives={cfg.objective.sampler.num_negatives}")
+        keys.append(f"model.dim={cfg.model.dim}")
+        message = f"out of memory on {trainer.strategy.root_device} in training: lower {', '.join(keys)}"
+        if reports_memory(trainer.strategy.root_device):
+            message += ", or let trainer.auto_batch=true find batch_size"
+        if last.exists():
+            message += f"; the last saved state is kept: checkpoint={last} goes on from it"
+        raise UserError(message) from error
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception is one of too little memory, on a GPU or a CPU."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def reports_memory(device: torch.device) -> bool:
+    """Whether a device raises when its memory is full: a CPU's is lent beyond what there is, and the run killed."""
+    return device.type != "cpu"
+
+
+def largest_batch(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> int:
+    """The largest batch size that fits into the memory of every process's device, by steps of training.
+
+    The steps are those of a model, an objective and an optimizer of their own, and the random generators are put back:
+    a run with the size given by hand is the same run.
+
+    Args:
+        cfg: the config of the run.
+        graph: its data.
+        trainer: its trainer; processes are connected here if they are not yet.
+
+    Returns:
+        At most the number of examples of a process.
+
+    Raises:
+        UserError: the device does not say when its memory is full.
+        torch.OutOfMemoryError: not even one example fits.
+    """
+    device = trainer.strategy.root_device
+    if not reports_memory(device):
+        raise UserError(
+            "trainer.auto_batch=true: a CPU does not say when its memory is full; give batch_size, or train on a GPU"
+        )
+    trainer.strategy.setup_environment()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        step, examples = _steps(cfg, graph, trainer)
+        size = doubled(step, -(-examples // trainer.world_size))
+        del step
+    gc.collect()
+    torch.cuda.empty_cache()
+    return int(trainer.strategy.reduce(torch.tensor(size, device=device), reduce_op="min"))
+
+
+def doubled(step: Callable[[int], None], limit: int) -> int:
+    """The largest batch size, by doubling from 1 until memory is full, less a margin; `limit` if that fits.
+
+    Args:
+        step: does a step of training with so many examples.
+        limit: largest size wanted.
+
+    Raises:
+        torch.OutOfMemoryError: a step with one example does not fit.
+    """
+    step(1)  # makes the optimizer's state too
+    size = 1
+    while size < limit:
+        wanted = min(2 * size, limit)
+        try:
+            step(wanted)
+        except torch.OutOfMemoryError:
+            return max(1, int(_MARGIN * size))
+        size = wanted
+    return size
+
+
+def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Callable[[int], None], int]:
+    """A function that does a step with so many examples, as Lightning would, and the number of examples."""
+    device = trainer.strategy.root_device
+    model, objective, examples = build_training(cfg, graph, trainer)
+    model.to(device).train()
+    optimizer = call(cfg.optimizer, "optimizer")(table_groups(model))
+    generator = torch.Generator(device).manual_seed(0)
+    order = torch.randperm(examples, generator=generator, device=device)
+
+    def step(size: int) -> None:
+        # Gradients of the step before are there until the first backward pass, as in training.
+        for batch in range(cfg.trainer.accumulate_grad_batches):
+            with trainer.strategy.precision_plugin.train_step_context():
+                loss = objective.loss(model, order[:size], batch, generator)
+            if batch == 0:
+                optimizer.zero_grad()
+            loss.backward()
+        optimizer.step()
+
+    return step, examples
