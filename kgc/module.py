@@ -87,7 +87,7 @@ class KGEModule(LightningModule):
     # Training.
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = self.optimizer(self.model.parameters())
+        optimizer = self.optimizer(self.parameters())  # the model's, and the objective's if it learns
         # Lightning steps schedulers after the checkpoint of an epoch is written, and a resumed run would miss a step;
         # stepped and saved here, the learning rate continues exactly.
         self._schedule = self.scheduler(optimizer) if self.scheduler else None
@@ -106,6 +106,7 @@ class KGEModule(LightningModule):
         draw = (self.seed, self.current_epoch, batch_idx, self.global_rank)
         self._generator.manual_seed(derive_seed(*draw, 1))
         torch.manual_seed(derive_seed(*draw, 2))
+        self.objective.epoch = self.current_epoch
 
     def training_step(self, index: Tensor, batch_idx: int) -> Tensor:
         step = self.current_epoch * len(self.trainer.train_dataloader) + batch_idx

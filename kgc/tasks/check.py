@@ -21,6 +21,12 @@ _WHOLE = {
     "trainer.patience": (0, _INF, True),
     "model.dim": (1, _INF, False),
     "sampler.num_negatives": (1, _INF, False),
+    "sampler.proposal.share": (1, _INF, True),
+    "sampler.proposal.pool_size": (1, _INF, False),
+    "sampler.proposal.cache_size": (1, _INF, False),
+    "sampler.proposal.random_size": (1, _INF, False),
+    "sampler.proposal.every": (1, _INF, False),
+    "sampler.proposal.generator.dim": (1, _INF, False),
     "scheduler.step_size": (1, _INF, False),
     "scheduler.patience": (0, _INF, False),
     "regularizer.p": (1, _INF, False),
@@ -31,6 +37,9 @@ _NUMBER = {
     "model.entity_dropout": (0, 0.999999, False),
     "model.relation_dropout": (0, 0.999999, False),
     "sampler.temperature": (0, _INF, False),
+    "sampler.proposal.power": (-_INF, _INF, False),
+    "sampler.proposal.floor": (0, _INF, False),
+    "sampler.proposal.decay": (0, 1, False),
     "objective.label_smoothing": (0, 0.999999, False),
     "loss.margin": (-_INF, _INF, False),
     "regularizer.weight": (0, _INF, False),
@@ -41,7 +50,7 @@ _NUMBER = {
     "scheduler.factor": (1e-30, 0.999999, False),
     "scheduler.final": (0, 1, False),
 }
-_FLAG = ("test", "model.reciprocal", "sampler.mask_known", "objective.subsampling")
+_FLAG = ("test", "model.reciprocal", "sampler.mask_known", "sampler.proposal.log_q", "objective.subsampling")
 _CHOICE = {
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     "trainer.strategy": ("auto", "ddp"),
