@@ -90,4 +90,4 @@ def categorical(probabilities: Tensor, number: int, generator: torch.Generator) 
     shape = (len(probabilities), number)
     point = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
     found = torch.searchsorted(cumulative, point * cumulative[:, -1:], right=True)
-    return found.clamp_(max=probabilities.shape[-1] - 1)
+    return found.clamp_(max=probabilities.shape[-1] - 1)  # where probabilities are NaN

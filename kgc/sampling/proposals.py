@@ -125,9 +125,9 @@ class Degree(Unconditional):
 
     def entities(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         point = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
-        # The first entity whose cumulative weight exceeds the point: one without weight never is.
-        found = torch.searchsorted(self.cumulative, point * self.cumulative[-1], right=True)
-        return found.clamp_(max=len(self.cumulative) - 1)
+        # The first entity whose cumulative weight exceeds the point, which is below the sum in float64 too: one without
+        # weight never is.
+        return torch.searchsorted(self.cumulative, point * self.cumulative[-1], right=True)
 
 
 class InBatch(Proposal):
@@ -195,6 +195,6 @@ class Typed(Proposal):
         size = torch.where(typed, count, self.num_entities)
         shape = (len(group), number)
         point = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)
-        place = (point * size).long().clamp_(max=size - 1)
+        place = (point * size).long()
         member = self.members[torch.where(typed, start + place, 0)]
         return Negatives(torch.where(typed, member, place))
