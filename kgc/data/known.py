@@ -79,7 +79,7 @@ class KnownAnswers:
         if not len(self.cells):
             return torch.zeros(number, width, dtype=torch.bool, device=candidates.device)
         row = self.rows(queries)
-        pools = candidates.reshape(-1, width)
+        pools = candidates if candidates.dim() == 2 else candidates.unsqueeze(0)  # [G, N]
         if len(pools) < number and row.device.type == "cpu":
             safe = row.clamp(min=0)
             answers = torch.where(row < 0, 0, self.offsets[safe + 1] - self.offsets[safe]).sum()

@@ -37,6 +37,8 @@ class KBGAN(Proposal):
         self, generator: Callable[..., nn.Module], pool_size: int = 20, share: int | None = 1, decay: float = 0.9
     ):
         super().__init__()
+        if not callable(generator):
+            raise UserError("sampler.proposal.generator: name a model by its _target_, with _partial_: true")
         if pool_size < 1:
             raise UserError(f"sampler.proposal.pool_size={pool_size}: at least 1 candidate is needed")
         if not 0 <= decay <= 1:
