@@ -170,7 +170,8 @@ class Typed(Proposal):
     (local closed world, Krompaß et al. 2015).
 
     A (relation, end) with a single such entity has nothing but right answers to offer; its queries draw from all
-    entities instead. With masking, a query that all entities of its type answer has no negatives. The table holds each entity once for every (relation, end) it occurs with.
+    entities instead. With masking, a query that all entities of its type answer has no negatives. The table holds each
+    entity once for every (relation, end) it occurs with.
     """
 
     def __init__(self) -> None:
