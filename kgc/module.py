@@ -91,7 +91,7 @@ class KGEModule(LightningModule):
     # Training.
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        optimizer = self.optimizer(table_groups(self.model))
+        optimizer = self.optimizer(table_groups(self.model, self.objective))
         self._options = own_options(optimizer)
         # Lightning steps schedulers after the checkpoint of an epoch is written, and a resumed run would miss a step;
         # stepped and saved here, the learning rate continues exactly.
@@ -111,6 +111,7 @@ class KGEModule(LightningModule):
         draw = (self.seed, self.current_epoch, batch_idx, self.global_rank)
         self._generator.manual_seed(derive_seed(*draw, 1))
         torch.manual_seed(derive_seed(*draw, 2))
+        self.objective.epoch = self.current_epoch
         if isinstance(self._schedule, Curve):
             together, batches = self.trainer.accumulate_grad_batches, len(self.trainer.train_dataloader)
             self._schedule.set(self.current_epoch, batch_idx // together, -(-batches // together))

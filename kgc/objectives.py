@@ -6,7 +6,7 @@ An objective numbers its training examples 0 … n−1; a batch is [B] of these 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
@@ -21,16 +21,18 @@ from kgc.sampling.sampler import NegativeSampler
 from kgc.types import Queries, Side, Triples
 
 
-class Objective:
-    """Interface.
+class Objective(nn.Module):
+    """Interface. Parameters that an objective has of its own are trained and saved with the model's.
 
     Args:
         regularizer: penalty on the rows a batch touched, or None.
     """
 
     sparse = False  # whether a step looks up only the rows of its batch, so that gradients can be sparse
+    epoch = 0  # finished ones; set before each step
 
     def __init__(self, regularizer: Lp | None = None):
+        super().__init__()
         self.regularizer = regularizer
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
@@ -116,16 +118,23 @@ class NegativeSampling(Objective):
         triple_weights = None if self.triple_weights is None else self.triple_weights[index]
         total = torch.zeros((), device=index.device)
         sides = 0
-        for queries, target, negatives in self.sampler.draw(triples, step, generator):
+        for queries, target, negatives in self.sampler.draw(triples, step, generator, model, self.epoch):
             anchor = model.entity_vectors(queries.anchor)  # [B, D]
             relation = model.relation_vectors(model.relation_rows(queries))  # [B, Dr]
             answer = model.candidate_vectors(target.unsqueeze(-1))  # [B, 1, D]
             query = model.combine(queries, anchor, relation)  # [B, Dq]
             positive = model.logits(model.similarity(query, answer)).squeeze(-1)  # [B]
-            negative = model.logits(model.compare(query, negatives.candidates))  # [B, K]
+            scores = model.compare(query, negatives.candidates)  # [B, K] or [B, N]
+            negative = model.logits(scores)
+            if negatives.log_q is not None:
+                positive = positive - negatives.log_q[target]
+                negative = negative - negatives.log_q[negatives.candidates]
             losses = self.pairwise(positive, negative, self.sampler.weights(negative, negatives.known))  # [B]
             total = total + weighted_mean(losses, triple_weights)
             total = total + self.penalty(model, anchor, relation, answer.squeeze(1), queries)
+            learning = self.sampler.proposal.loss(negatives, scores)
+            if learning is not None:
+                total = total + learning
             sides += 1
         return total / sides
 

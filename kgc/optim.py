@@ -20,12 +20,17 @@ from kgc.errors import UserError
 TABLES = ("entity", "relation")
 
 
-def table_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Parameter groups named `entity` and `relation`, one a table, and `other` with the rest, if there is any."""
+def table_groups(model: nn.Module, objective: nn.Module | None = None) -> list[dict[str, Any]]:
+    """Parameter groups named `entity` and `relation`, one a table, and `other` with the rest, if there is any.
+
+    What an objective learns for itself (a generator of negatives) is of the rest.
+    """
     groups: dict[str, list[nn.Parameter]] = {name: [] for name in (*TABLES, "other")}
     for name, parameter in model.named_parameters():
         table = name.split(".")[0]
         groups[table if table in TABLES else "other"].append(parameter)
+    if objective is not None:
+        groups["other"] += objective.parameters()
     return [{"params": params, "name": name} for name, params in groups.items() if params]
 
 

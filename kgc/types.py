@@ -98,13 +98,28 @@ class Negatives:
     """Corrupted answers for a batch of queries.
 
     Args:
-        candidates: [B, K] each query's own entity ids, or [N] ids shared by all queries.
+        candidates: [B, K] each query's own entity ids, [N] ids shared by all queries, or [G, N] ids of G < B pools that
+            ⌈B/G⌉ consecutive queries share (the last pool may serve fewer).
         known: [B, K] or [B, N] bool, True where the candidate is a true answer in train and must not count as
             negative; None when false negatives are not masked.
+        log_q: [E] log-probability of each entity as a candidate, which the loss subtracts from logits; None for no
+            correction.
+        log_probability: [B, K] log-probability of each candidate, with gradient, under a proposal that learns.
     """
 
     candidates: Tensor
     known: Tensor | None = None
+    log_q: Tensor | None = None
+    log_probability: Tensor | None = None
+
+
+def rows_of_pools(candidates: Tensor, number: int) -> Tensor:
+    """[B, N] ids of each of B = `number` queries, from ids in any layout of `Negatives.candidates`."""
+    if candidates.dim() == 1 or len(candidates) == 1:
+        return candidates.expand(number, -1)
+    if len(candidates) == number:
+        return candidates
+    return candidates.repeat_interleave(-(-number // len(candidates)), dim=0)[:number]
 
 
 @dataclass(frozen=True)
@@ -156,7 +171,8 @@ class Scorer(Protocol):
 
         Args:
             queries: B questions.
-            candidates: None for all entities, a `range` of entity ids, [N] shared ids, or [B, K] own ids.
+            candidates: None for all entities, a `range` of entity ids, [N] shared ids, or [B, K] own ids. Models of kgc
+                also take [G, N] ids of pools, see `Negatives`.
 
         Returns:
             [B, E], [B, len(range)], [B, N] or [B, K].

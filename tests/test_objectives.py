@@ -21,10 +21,10 @@ from kgc.models.distmult import DistMult
 from kgc.models.rotate import RotatE
 from kgc.models.transe import TransE
 from kgc.objectives import KVsAll, NegativeSampling, Objective, OneVsAll, subsampling_weights, weighted_mean
-from kgc.sampling.proposals import Proposal, SharedUniform, Uniform
+from kgc.sampling.proposals import Asked, Degree, InBatch, Proposal, Typed, Uniform
 from kgc.sampling.sampler import NegativeSampler
 from kgc.sampling.sides import Alternate, Bernoulli, Both
-from kgc.types import Queries, Side, Triples
+from kgc.types import Negatives, Side, Triples, rows_of_pools
 
 CPU = torch.device("cpu")
 E, R, DIM = 5, 2, 4
@@ -126,7 +126,12 @@ SAMPLERS = {
     "equal": (Both(), Uniform(), {}),
     "adversarial": (Both(), Uniform(), {"temperature": 1.5}),
     "masked": (Both(), Uniform(), {"mask_known": True, "temperature": 1.0}),
-    "pool": (Both(), SharedUniform(), {"mask_known": True}),
+    "pool": (Both(), Uniform(share=None), {"mask_known": True}),
+    "pools": (Both(), Uniform(share=2), {"mask_known": True, "temperature": 1.0}),
+    "degree": (Bernoulli(), Degree(share=3), {"mask_known": True}),
+    "typed": (Bernoulli(), Typed(), {"mask_known": True}),
+    "in batch": (Both(), InBatch(), {}),
+    "in batch, masked": (Bernoulli(), InBatch(), {"mask_known": True, "temperature": 1.0}),
     "bernoulli": (Bernoulli(), Uniform(), {}),
     "alternate": (Alternate(), Uniform(), {}),
 }
@@ -152,9 +157,10 @@ def negative_sampling(
             sides = torch.as_tensor(queries.side).expand(len(batch)).tolist()
             for i, (triple, side) in enumerate(zip(triples, sides, strict=True)):
                 anchor, relation, answer = ends(triple, side)
-                own = negatives.candidates if negatives.candidates.dim() == 1 else negatives.candidates[i]
-                candidates = own.tolist()
+                candidates = rows_of_pools(negatives.candidates, len(batch))[i].tolist()
                 known = [sampler.mask_known and oracle.replaced(triple, side, c) in TRAIN for c in candidates]
+                if isinstance(sampler.proposal, InBatch):
+                    known = [is_known or c == answer for c, is_known in zip(candidates, known, strict=True)]
 
                 def logits(at: list[float], query=(anchor, relation, side), candidates=candidates) -> list[float]:
                     return [slow.logit(at, *query, c) for c in candidates]
@@ -199,13 +205,14 @@ class Only(Proposal):
     """Always the same candidates."""
 
     def __init__(self, candidates: list[int]):
+        super().__init__()
         self.candidates = torch.tensor(candidates)
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
         pass
 
-    def draw(self, queries: Queries, number: int, generator: torch.Generator) -> torch.Tensor:
-        return self.candidates.expand(len(queries), -1).clone()
+    def draw(self, asked: Asked, number: int, generator: torch.Generator) -> Negatives:
+        return Negatives(self.candidates.expand(len(asked.queries), -1))
 
 
 class TailsOnly(Both):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kgc.types import Queries, RankCounts, Side, Triples
+from kgc.types import Queries, RankCounts, Side, Triples, rows_of_pools
 
 TRIPLES = Triples(torch.tensor([0, 1, 2]), torch.tensor([5, 6, 7]), torch.tensor([3, 4, 0]))
 
@@ -85,3 +85,18 @@ def test_records_move_to_a_device_whole():
     }
     mixed = Queries(torch.tensor([7]), torch.tensor([1]), torch.tensor([0])).to("cuda")
     assert mixed.side.device.type == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("pools", "number", "rows"),
+    [
+        ([7, 8], 3, [[7, 8]] * 3),
+        ([[7, 8]], 3, [[7, 8]] * 3),
+        ([[1], [2], [3]], 3, [[1], [2], [3]]),
+        ([[1], [2], [3]], 8, [[1], [1], [1], [2], [2], [2], [3], [3]]),
+        ([[1], [2], [3]], 7, [[1], [1], [1], [2], [2], [2], [3]]),
+        ([[1], [2]], 4, [[1], [1], [2], [2]]),
+    ],
+)
+def test_consecutive_queries_share_a_pool(pools, number, rows):
+    assert rows_of_pools(torch.tensor(pools), number).tolist() == rows

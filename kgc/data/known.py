@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kgc.types import Queries, Side, Triples
+from kgc.types import Queries, Side, Triples, rows_of_pools
 
 _LARGEST = 2**63  # int64 ends there
 
@@ -79,13 +79,42 @@ class KnownAnswers:
         return query, self.cells[cell] % max(1, self.num_entities)
 
     def contains(self, queries: Queries, candidates: Tensor) -> Tensor:
-        """Whether candidates are known answers: [B, K] own or [N] shared ids give [B, K] or [B, N] bool."""
+        """Whether candidates are known answers: [B, K] own, [N] shared or [G, N] pools' ids (see
+        `kgc.types.Negatives`) give [B, K] or [B, N] bool.
+
+        A binary search for each cell of the result; on a CPU, where candidates are shared and the queries have fewer
+        known answers than the result has cells, one for each known answer in the sorted pools instead.
+        """
+        number, width = len(queries), candidates.shape[-1]
         if not len(self.cells):
-            return torch.zeros(len(queries), candidates.shape[-1], dtype=torch.bool, device=candidates.device)
-        row = self.rows(queries).unsqueeze(-1)
-        cell = (row * self.num_entities + candidates).contiguous()  # negative for queries without a row: never found
+            return torch.zeros(number, width, dtype=torch.bool, device=candidates.device)
+        row = self.rows(queries)
+        pools = candidates if candidates.dim() == 2 else candidates.unsqueeze(0)  # [G, N]
+        if len(pools) < number and row.device.type == "cpu":
+            safe = row.clamp(min=0)
+            answers = torch.where(row < 0, 0, self.offsets[safe + 1] - self.offsets[safe]).sum()
+            if answers < number * width:
+                return self._contained_in_pools(queries, pools)
+        own = rows_of_pools(candidates, number)
+        cell = (row.unsqueeze(-1) * self.num_entities + own).contiguous()  # negative without a row: never found
         position = torch.searchsorted(self.cells, cell).clamp_(max=len(self.cells) - 1)
         return self.cells[position] == cell
+
+    def _contained_in_pools(self, queries: Queries, pools: Tensor) -> Tensor:
+        """[B, N] bool for [G, N] pools, in O(M log GN) for the M known answers of the queries."""
+        number, (groups, width) = len(queries), pools.shape
+        query, answer = self.answers(queries)
+        step = torch.arange(groups, device=pools.device) * self.num_entities
+        ordered, order = (pools + step.unsqueeze(1)).flatten().sort()
+        # An entity that a pool holds several times is marked at one place, which stands for all.
+        place = torch.empty_like(order)
+        place[order] = order[torch.searchsorted(ordered, ordered)]
+        wanted = query // -(-number // groups) * self.num_entities + answer
+        position = torch.searchsorted(ordered, wanted).clamp_(max=len(ordered) - 1)
+        found = ordered[position] == wanted
+        marked = torch.zeros(number, width, dtype=torch.bool, device=pools.device)
+        marked[query[found], order[position[found]] % width] = True
+        return marked.gather(1, rows_of_pools((place % width).view(groups, width), number))
 
     def _key(self, queries: Queries) -> Tensor:
         return (queries.side * self.num_relations + queries.relation) * self.num_entities + queries.anchor

@@ -163,15 +163,20 @@ class KGEModel(nn.Module):
 
         Own candidates that are about as many as there are entities are picked from the scores of all: [B, E] scores
         cost less than [B, K] vectors gathered, and their gradients scattered. Not with sparse gradients, which this
-        would make dense.
+        would make dense. Fewer rows of candidates than queries are pools, see `kgc.types.Negatives`: the batch becomes
+        [G, S, Dq], compared with [G, N, Dq] at once.
         """
-        own = isinstance(candidates, Tensor) and candidates.dim() == 2 and not self.entity.sparse
-        if own and 2 * candidates.shape[1] >= self.num_entities:
-            return self.similarity(query, self.candidate_vectors()).gather(1, candidates)
+        if isinstance(candidates, Tensor) and candidates.dim() == 2:
+            pools, size = len(candidates), -(-len(query) // max(1, len(candidates)))
+            if pools < len(query):
+                padded = F.pad(query, (0, 0, 0, pools * size - len(query))).unflatten(0, (pools, size))
+                return self.similarity(padded, self.candidate_vectors(candidates)).flatten(0, 1)[: len(query)]
+            if 2 * candidates.shape[1] >= self.num_entities and not self.entity.sparse:
+                return self.similarity(query, self.candidate_vectors()).gather(1, candidates)
         return self.similarity(query, self.candidate_vectors(candidates))
 
     def score(self, queries: Queries, candidates: Tensor | range | None = None) -> Tensor:
-        """[B, E], [B, len(range)], [B, N] or [B, K] scores; see `kgc.types.Scorer`."""
+        """[B, E], [B, len(range)], [B, N] or [B, K] scores; see `kgc.types.Scorer` and `compare`."""
         return self.compare(self.query_vectors(queries), candidates)
 
     def logits(self, scores: Tensor) -> Tensor:

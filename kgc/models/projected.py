@@ -42,6 +42,8 @@ class Projected(Similarity):
         return query[..., : -self.relation_dim], query[..., -self.relation_dim :]
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+        if query.dim() == 3:
+            return torch.stack([self.shared(*pool) for pool in zip(query, candidate, strict=True)])
         return self._by_relation(self._score, query, candidate)
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:

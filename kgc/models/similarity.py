@@ -1,7 +1,8 @@
 """How a query vector is compared with candidate vectors. Higher is more similar; all results are logits.
 
 Every similarity answers two layouts of candidates with one formula: [N, D] shared by all queries (one matrix product or
-distance matrix) and [B, K, D] each query's own.
+distance matrix; with queries [G, S, D] and candidates [G, N, D], one for each of G pools at once) and [B, K, D] each
+query's own.
 
 For certified ranks a similarity also has an exact order, in float64 with one fixed order of additions, a fast key in
 fp32, and a proof of how far the key may be off (`band`). In the proofs u = 2⁻²⁴ is fp32's unit round-off; a sum of n
@@ -37,18 +38,18 @@ class Extent:
 
 
 class Similarity:
-    """Interface: `similarity(query, candidate)` with query [B, D] and candidate [N, D] or [B, K, D]."""
+    """Interface: `similarity(query, candidate)` with query [B, D] and candidate [N, D] or [B, K, D], or pools."""
 
     certified = False  # has `order` and `band`
 
     def __call__(self, query: Tensor, candidate: Tensor) -> Tensor:
-        """Returns [B, N] for shared candidates, [B, K] for own ones."""
-        if candidate.dim() == 2:
+        """Returns [B, N] for shared candidates, [B, K] for own ones, [G, S, N] for pools."""
+        if candidate.dim() == 2 or query.dim() == 3:
             return self.shared(query, candidate)
         return self.own(query, candidate)
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        """[B, D] against [N, D] gives [B, N]."""
+        """[B, D] against [N, D] gives [B, N]; [G, S, D] against [G, N, D] gives [G, S, N]."""
         raise NotImplementedError
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ class Dot(Similarity):
     certified = True
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        return query @ candidate.T
+        return query @ candidate.mT
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return torch.bmm(candidate, query.unsqueeze(-1)).squeeze(-1)
@@ -210,7 +211,9 @@ class Elementwise(Similarity):
         return self.terms(query)
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        return _Chunked.apply(self, query, candidate)
+        if query.dim() == 3:
+            return _Chunked.apply(self, query, candidate)
+        return _Chunked.apply(self, query.unsqueeze(0), candidate.unsqueeze(0)).squeeze(0)
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -self.terms(query.unsqueeze(1) - candidate).sum(-1)
@@ -226,16 +229,16 @@ class Elementwise(Similarity):
 
 
 class _Chunked(torch.autograd.Function):
-    """Elementwise scores of [B, D] queries against [N, D] candidates in chunks of queries; the backward pass makes the
+    """Elementwise scores of [G, S, D] queries against [G, N, D] candidates in chunks; the backward pass makes the
     differences anew: memory is that of one chunk. Rows of queries are independent, so the chunk changes no score."""
 
     @staticmethod
     def forward(ctx, similarity: Elementwise, query: Tensor, candidate: Tensor) -> Tensor:
         ctx.similarity = similarity
         ctx.save_for_backward(query, candidate)
-        scores = query.new_empty(len(query), len(candidate))
-        for rows in _chunks(query, candidate):
-            scores[rows] = similarity.own(query[rows], candidate.unsqueeze(0))
+        scores = query.new_empty(*query.shape[:2], candidate.shape[1])
+        for pools, rows in _chunks(query, candidate):
+            scores[pools, rows] = _scores(similarity, query[pools, rows], candidate[pools])
         return scores
 
     @staticmethod
@@ -243,16 +246,27 @@ class _Chunked(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
         query, candidate = ctx.saved_tensors
         of_query, of_candidate = torch.empty_like(query), torch.zeros_like(candidate)
-        for rows in _chunks(query, candidate):
-            slopes = ctx.similarity.slopes(query[rows].unsqueeze(1) - candidate)  # [b, N, D]
-            torch.bmm(gradient[rows].unsqueeze(1), slopes, out=of_query[rows].unsqueeze(1))
-            of_candidate += slopes.mul_(gradient[rows].unsqueeze(-1)).sum(0)
-        return None, of_query.neg_(), of_candidate
+        for pools, rows in _chunks(query, candidate):
+            q, c, g = query[pools, rows], candidate[pools], gradient[pools, rows]
+            slopes = ctx.similarity.slopes(q.unsqueeze(2) - c.unsqueeze(1))  # [g, s, N, D]
+            of_query[pools, rows] = (g.unsqueeze(2) @ slopes).squeeze(2).neg_()
+            of_candidate[pools] += slopes.mul_(g.unsqueeze(-1)).sum(1)
+        return None, of_query, of_candidate
 
 
-def _chunks(query: Tensor, candidate: Tensor) -> list[slice]:
-    rows = max(1, _TEMPORARY.get(query.device.type, _TEMPORARY["cpu"]) // max(1, candidate.numel()))
-    return [slice(start, start + rows) for start in range(0, len(query), rows)]
+def _scores(similarity: Elementwise, query: Tensor, candidate: Tensor) -> Tensor:
+    """[g, s, D] against [g, N, D] gives [g, s, N]."""
+    return -similarity.terms(query.unsqueeze(2) - candidate.unsqueeze(1)).sum(-1)
+
+
+def _chunks(query: Tensor, candidate: Tensor) -> list[tuple[slice, slice]]:
+    """Slices of pools and of their rows: some rows of one pool, or several whole pools."""
+    pools, size = query.shape[:2]
+    rows = max(1, _TEMPORARY.get(query.device.type, _TEMPORARY["cpu"]) // max(1, candidate[:1].numel()))
+    if rows < size:
+        return [(slice(g, g + 1), slice(start, start + rows)) for g in range(pools) for start in range(0, size, rows)]
+    step = rows // max(1, size)
+    return [(slice(start, start + step), slice(None)) for start in range(0, pools, step)]
 
 
 class Manhattan(Elementwise):

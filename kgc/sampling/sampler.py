@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.errors import UserError
-from kgc.sampling.proposals import Proposal
+from kgc.sampling.proposals import Asked, Proposal
 from kgc.sampling.sides import Sides
-from kgc.types import Negatives, Queries, Triples
+from kgc.types import Negatives, Queries, Scorer, Triples
 
 
-class NegativeSampler:
+class NegativeSampler(nn.Module):
     """Draws negatives for a batch of triples and weighs them.
 
     Args:
-        num_negatives: candidates per query (own), or in the pool (shared).
+        num_negatives: candidates per query (own), or in a pool (shared).
         sides: which end is asked for.
         proposal: where candidates come from.
         mask_known: leave out candidates that answer the query in train (never looks at valid or test).
@@ -35,6 +36,7 @@ class NegativeSampler:
         mask_known: bool = False,
         temperature: float = 0.0,
     ):
+        super().__init__()
         if num_negatives < 1:
             raise UserError(f"sampler.num_negatives={num_negatives}: at least 1 negative is needed")
         if temperature < 0:
@@ -54,9 +56,17 @@ class NegativeSampler:
             self.known = KnownAnswers(graph.train.to(device), graph.num_entities, graph.num_relations)
 
     def draw(
-        self, triples: Triples, step: int, generator: torch.Generator
+        self, triples: Triples, step: int, generator: torch.Generator, model: Scorer | None = None, epoch: int = 0
     ) -> Iterator[tuple[Queries, Tensor, Negatives]]:
-        """For each side drawn: the B queries, their [B] right answers, and their negatives."""
+        """For each side drawn: the B queries, their [B] right answers, and their negatives.
+
+        Args:
+            triples: B triples of train.
+            step: batches before this one.
+            generator: of everything random.
+            model: the model in training, for proposals that look at its scores.
+            epoch: finished epochs.
+        """
         for side in self.sides.draw(triples, step, generator):
             if isinstance(side, Tensor):
                 asks_head = side == 0
@@ -65,9 +75,13 @@ class NegativeSampler:
                 queries = Queries(anchor, triples.relation, side)
             else:
                 queries, target = triples.queries(side), triples.target(side)
-            candidates = self.proposal.draw(queries, self.num_negatives, generator)
-            known = self.known.contains(queries, candidates) if self.known else None
-            yield queries, target, Negatives(candidates, known)
+            asked = Asked(queries, target, self.known, model, epoch)
+            negatives = self.proposal.draw(asked, self.num_negatives, generator)
+            known = asked.contains(negatives.candidates)
+            if known is not None:
+                known = known if negatives.known is None else known | negatives.known
+                negatives = replace(negatives, known=known)
+            yield queries, target, negatives
 
     def weights(self, logits: Tensor, known: Tensor | None) -> Tensor:
         """[B, K] logits of negatives to [B, K] weights that sum to 1 a query; 0 where `known`, or where all are."""

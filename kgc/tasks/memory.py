@@ -110,7 +110,7 @@ def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Ca
     device = trainer.strategy.root_device
     model, objective, examples = build_training(cfg, graph, trainer)
     model.to(device).train()
-    optimizer = call(cfg.optimizer, "optimizer")(table_groups(model))
+    optimizer = call(cfg.optimizer, "optimizer")(table_groups(model, objective))
     generator = torch.Generator(device).manual_seed(0)
     order = torch.randperm(examples, generator=generator, device=device)
 

@@ -15,7 +15,13 @@ from kgc.paths import config_dir
 from kgc.tasks.build import Checkpoint
 
 # What the weights and the optimizer's state belong to.
-_FIXED = ("model.", "objective._target_", "optimizer._target_")
+_FIXED = (
+    "model.",
+    "objective._target_",
+    "optimizer._target_",
+    "sampler.proposal.generator",
+    "sampler.proposal.cache_size",
+)
 
 
 def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
@@ -29,7 +35,7 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
         overrides: the new command line's words.
 
     Raises:
-        UserError: a word changes the model, the kind of objective or the optimizer.
+        UserError: a word changes the model, the kind of objective or the optimizer, or what a sampler learns.
     """
     words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
     before, after = (_flat(_composed(list(resume.overrides) + more)) for more in ([], words))

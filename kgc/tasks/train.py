@@ -198,7 +198,7 @@ def describe_objective(cfg: DictConfig) -> str:
         return f"{name} (sampler and loss are not used)"
     sampler = cfg.objective.sampler
     words = [
-        f"{sampler.num_negatives} negatives",
+        f"{sampler.num_negatives} negatives by {sampler.proposal._target_.split('.')[-1]}",
         sampler.sides._target_.split(".")[-1].lower() + " sides",
         f"weights softmax({sampler.temperature} x logit)" if sampler.temperature else "equal weights",
         "false negatives masked" if sampler.mask_known else "false negatives kept",

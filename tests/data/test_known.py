@@ -64,6 +64,42 @@ def test_contains_equals_a_dictionary_of_sets_for_shared_and_own_candidates(case
     assert own.tolist() == [[row[e] for e in order] for row, order in zip(wanted, shift.tolist(), strict=True)]
 
 
+@given(cases(), st.integers(1, 5), st.integers(0, 9), st.integers(0, 99))
+def test_contains_equals_a_dictionary_of_sets_for_pools(case, size, width, seed):
+    """Pools with repetitions, narrow and wide, for queries with few known answers and with many."""
+    entities, relations, triples, asked = case
+    index, expected = KnownAnswers(columns(triples), entities, relations), dictionary(triples)
+    generator = torch.Generator().manual_seed(seed)
+    pools = torch.randint(entities, (-(-len(asked) // size), width), generator=generator)
+    size = -(-len(asked) // max(1, len(pools)))  # 5 queries in 3 pools: 2, 2 and 1
+    got = index.contains(queries(asked), pools)
+    assert got.shape == (len(asked), width)
+    assert got.dtype == torch.bool
+    wanted = [[e in expected.get(key, ()) for e in pools[i // size].tolist()] for i, key in enumerate(asked)]
+    assert got.tolist() == wanted
+    shared = torch.randint(entities, (width,), generator=generator)
+    got = index.contains(queries(asked), shared)
+    assert got.tolist() == [[e in expected.get(key, ()) for e in shared.tolist()] for key in asked]
+
+
+@pytest.mark.parametrize(("entities", "width", "by_answers"), [(3, 2, False), (3000, 50, True)])
+def test_both_ways_through_a_pool_agree(entities, width, by_answers, monkeypatch):
+    """By the pool for each answer, where answers are few, and by the answers for each candidate of the pool."""
+    generator = torch.Generator().manual_seed(0)
+    train = Triples(*(torch.randint(high, (500,), generator=generator) for high in (entities, 2, entities)))
+    index, asked = KnownAnswers(train, entities, 2), train[:40].queries(Side.HEAD)
+    pools = torch.randint(entities, (10, width), generator=generator)
+    pools[:, 1] = train.head[:40:4]  # an answer of the first of the four queries that share the pool
+    taken = []
+    original = KnownAnswers._contained_in_pools
+    monkeypatch.setattr(KnownAnswers, "_contained_in_pools", lambda *a: taken.append(1) or original(*a))
+    got = index.contains(asked, pools)
+    assert bool(taken) == by_answers
+    assert torch.equal(got, index.contains(asked, pools.repeat_interleave(4, dim=0)))
+    assert torch.equal(got, original(index, asked, pools))
+    assert got.any()
+
+
 @given(cases())
 def test_rows_number_the_distinct_queries_that_have_answers(case):
     entities, relations, triples, asked = case

@@ -15,10 +15,11 @@ from omegaconf import OmegaConf
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
-from kgc.sampling.proposals import Proposal, SharedUniform, Uniform
+from kgc.models.distmult import DistMult
+from kgc.sampling.proposals import Asked, Proposal, Uniform
 from kgc.sampling.sampler import NegativeSampler
 from kgc.sampling.sides import Both, Sides
-from kgc.types import Queries, Side, Triples
+from kgc.types import Negatives, Side, Triples
 
 CPU = torch.device("cpu")
 CONF = Path(__file__).parents[2] / "conf" / "sampler"
@@ -46,13 +47,14 @@ class Everything(Proposal):
     """Proposes all entities: one list, or one a query."""
 
     def __init__(self, shared: bool):
+        super().__init__()
         self.shared = shared
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
         self.all = torch.arange(graph.num_entities)
 
-    def draw(self, queries: Queries, number: int, generator: torch.Generator) -> torch.Tensor:
-        return self.all if self.shared else self.all.expand(len(queries), -1).clone()
+    def draw(self, asked: Asked, number: int, generator: torch.Generator) -> Negatives:
+        return Negatives(self.all if self.shared else self.all.expand(len(asked.queries), -1))
 
 
 class Mixed(Sides):
@@ -92,7 +94,7 @@ def test_nothing_is_masked_unless_wanted():
 
 def test_the_wanted_number_of_candidates_is_drawn():
     own = next(iter(sampler(Both(), Uniform()).draw(columns(TRAIN), 0, torch.Generator().manual_seed(0))))
-    pool = next(iter(sampler(Both(), SharedUniform()).draw(columns(TRAIN), 0, torch.Generator().manual_seed(0))))
+    pool = next(iter(sampler(Both(), Uniform(share=None)).draw(columns(TRAIN), 0, torch.Generator().manual_seed(0))))
     assert own[2].candidates.shape == (4, 3)
     assert pool[2].candidates.shape == (3,)
 
@@ -171,9 +173,11 @@ def test_settings_that_make_no_sense_are_refused_by_name(options, key):
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_sampler_of_the_configuration_draws(path):
-    made = hydra.utils.instantiate(OmegaConf.load(path))
+    made = hydra.utils.instantiate(OmegaConf.load(path), num_negatives=3)
     made.setup(GRAPH, CPU)
-    for queries, target, negatives in made.draw(columns(TRAIN), 0, torch.Generator().manual_seed(0)):
+    model = DistMult(E, 2, 4)
+    for queries, target, negatives in made.draw(columns(TRAIN), 0, torch.Generator().manual_seed(0), model):
         assert len(queries) == len(target) == 4
-        assert negatives.candidates.shape[-1] == made.num_negatives
+        assert negatives.candidates.shape[-1] == 3
+        assert negatives.known.shape == (4, 3)
         assert 0 <= int(negatives.candidates.min()) <= int(negatives.candidates.max()) < E

@@ -57,6 +57,23 @@ CASES = {
         "scheduler.gamma=0.5",
         "trainer.precision=bf16-mixed",
     ],
+    "rotate-kbgan-adam-clipped": [
+        "sampler=kbgan",
+        "sampler.mask_known=true",
+        "sampler.proposal.generator._target_=kgc.models.complex.ComplEx",
+        "sampler.proposal.generator.dim=6",
+        "trainer.gradient_clip=1.0",
+    ],
+    "transe-cache-adagrad-refreshed-in-the-first-and-the-third-epoch": [
+        "model=transe",
+        "sampler=cache",
+        "sampler.mask_known=true",
+        "sampler.proposal.cache_size=6",
+        "sampler.proposal.random_size=6",
+        "sampler.proposal.every=2",
+        "loss=margin",
+        "optimizer=adagrad",
+    ],
 }
 CASES |= {
     "rotate-rowwise_adagrad-sparse-groups-warmup": [
