@@ -35,13 +35,13 @@ def step_of_kgc(graph, name: str, negatives: int, shared: bool) -> Step:
     from kgc.models.rotate import RotatE
     from kgc.models.transe import TransE
     from kgc.objectives import NegativeSampling
-    from kgc.sampling.proposals import SharedUniform, Uniform
+    from kgc.sampling.proposals import Uniform
     from kgc.sampling.sampler import NegativeSampler
     from kgc.sampling.sides import Alternate
 
     make = {"transe": TransE, "rotate": RotatE}[name]
     model = make(graph.num_entities, graph.num_relations, DIM, margin=9.0).to(device())
-    sampler = NegativeSampler(negatives, Alternate(), SharedUniform() if shared else Uniform(), temperature=1.0)
+    sampler = NegativeSampler(negatives, Alternate(), Uniform(None if shared else 1), temperature=1.0)
     objective = NegativeSampling(sampler, Logistic())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     return step_of_objective(graph, model, objective, optimizer)
