@@ -25,8 +25,8 @@ import torch
 DIM = 256
 MODELS = ("distmult", "complex", "transe-l2", "transe-l1", "rotate")
 ENGINES = ("kgc certified", "kgc block", "kbc's algorithm", "PyKEEN", "TorchKGE")
-SAMPLE = {"PyKEEN": 512, "TorchKGE": 256}
-BATCHES = {"PyKEEN": (32, 128, 512), "TorchKGE": (16, 64, 256)}
+SAMPLE = {"PyKEEN": 256, "TorchKGE": 128}
+BATCHES = {"PyKEEN": (32, 128, 256), "TorchKGE": (16, 64, 128)}
 
 
 def device() -> torch.device:
