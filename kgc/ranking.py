@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -171,6 +171,16 @@ def is_certified(scorer: Scorer, options: RankingOptions) -> bool:
     """Whether ranks of this scorer are those of its float64 scores."""
     similarity = getattr(scorer, "similarity", None)
     return options.precision == "certified" and hasattr(scorer, "exact_query_vectors") and similarity.certified
+
+
+def planned(scorer: Scorer, options: RankingOptions, queries: int, device: torch.device) -> RankingOptions:
+    """Options with `compile` decided for so many queries in all, over several calls of `rank_queries`.
+
+    Where ranks are those of the scores themselves each call decides for itself: compiled code may round otherwise.
+    """
+    if options.compile is not None or not is_certified(scorer, options):
+        return options
+    return replace(options, compile=_compiles(scorer, options, queries, device))
 
 
 def describe(scorer: Scorer, queries: Queries, options: RankingOptions | None = None) -> str:

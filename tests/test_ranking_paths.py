@@ -19,7 +19,7 @@ from kgc import ranking
 from kgc.engine.compiled import can_compile
 from kgc.models.base import KGEModel
 from kgc.models.distmult import DistMult
-from kgc.ranking import RankingOptions, describe, rank_queries
+from kgc.ranking import RankingOptions, describe, planned, rank_queries
 from kgc.scorers import TripleScorer
 from kgc.types import Queries, Side
 
@@ -228,3 +228,15 @@ def test_progress_counts_every_query_once():
     assert sum(told) == len(targets) == 50
     asked = torch.stack([queries.anchor, queries.relation, queries.side]).unique(dim=1).shape[1]
     assert len(told) == -(-asked // 7)
+
+
+def test_many_small_calls_are_planned_as_one_large_one(monkeypatch):
+    """A split is ranked in steps, and validation comes again and again: what pays is decided on the whole."""
+    monkeypatch.setattr(ranking, "worth_compiling", lambda similarity, queries, *sizes: queries > 1000)
+    cpu = torch.device("cpu")
+    assert planned(DistMult(5, 1, 4), RankingOptions(), 1001, cpu).compile is True
+    assert planned(DistMult(5, 1, 4), RankingOptions(), 1000, cpu).compile is False
+    assert planned(DistMult(5, 1, 4), RankingOptions(compile=False), 1001, cpu).compile is False
+    # fp32 scores may round otherwise in compiled code: the choice must not depend on the rest of a run
+    assert planned(DistMult(5, 1, 4), RankingOptions(precision="block"), 1001, cpu).compile is None
+    assert planned(build("transh", 5, 1, 4), RankingOptions(), 1001, cpu).compile is None

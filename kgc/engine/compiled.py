@@ -14,13 +14,13 @@ from kgc.engine.counting import Count, Key, RowLayout
 from kgc.models.similarity import Elementwise, Similarity
 
 # Cells (for products) and cells times width (for distances) from which on compiling, some seconds, pays.
-_CELLS, _TERMS = 1e10, 1e10
+_CELLS, _TERMS = 4e9, 1e10
 
 
 def worth_compiling(
     similarity: Similarity | None, queries: int, entities: int, width: int, device: torch.device
 ) -> bool:
-    """Whether ranking so many distinct queries is large work, on a machine that can compile."""
+    """Whether ranking so many queries is large work, on a machine that can compile."""
     if isinstance(similarity, Elementwise):
         large = float(queries) * entities * width > _TERMS
     else:

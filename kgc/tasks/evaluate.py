@@ -14,6 +14,7 @@ from kgc.errors import UserError
 from kgc.foreign import load_vectors, read_vectors, read_vocabulary
 from kgc.models.base import KGEModel
 from kgc.module import KGEModule
+from kgc.ranking import planned
 from kgc.runtime import prepare_process
 from kgc.tasks.build import (
     build_graph,
@@ -82,6 +83,8 @@ def run(config: dict, folder: str) -> dict[str, float]:
         session.start_logging(cfg)
         trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
         module = KGEModule(model, graph, **ranking_arguments(cfg))
+        queries = 2 * len(whole if sample is None else sample) // trainer.world_size
+        module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
         data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, 0)
         metrics, ranks = rank_split(module, trainer, data, cfg.split, sample)
         if trainer.is_global_zero:

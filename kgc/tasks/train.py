@@ -14,7 +14,7 @@ from kgc.console import ProgressLine
 from kgc.data.datamodule import KGDataModule
 from kgc.errors import UserError
 from kgc.module import KGEModule
-from kgc.ranking import NonFiniteScore
+from kgc.ranking import NonFiniteScore, planned
 from kgc.runtime import prepare_process
 from kgc.tasks.build import (
     build_graph,
@@ -161,6 +161,9 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     )
     terminal.say(f"objective  {describe_objective(cfg)}")
     terminal.say(f"run        {run_dir}")
+    rounds = -(-cfg.trainer.max_epochs // cfg.trainer.val_every)
+    queries = 2 * (rounds * len(graph.valid) + len(graph.test)) // trainer.world_size
+    module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
     session.start_logging(cfg)
     trainer.loggers = session.loggers
     if len(graph.valid) == 0:
