@@ -24,3 +24,8 @@ def modulus(a: Tensor) -> Tensor:
 def unit(phase: Tensor) -> Tensor:
     """[*, d] angles in radians to [*, 2d] complex numbers of modulus 1."""
     return torch.cat([phase.cos(), phase.sin()], dim=-1)
+
+
+def without_denormals(vectors: Tensor) -> Tensor:
+    """The same numbers, those smaller than the smallest normal one as 0, whatever the processor makes of them."""
+    return torch.where(vectors.abs() < torch.finfo(vectors.dtype).tiny, 0.0, vectors)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kgc.errors import UserError
+from kgc.models.algebra import without_denormals
 from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
 from kgc.types import Queries, Side
@@ -149,10 +150,9 @@ class KGEModel(nn.Module):
         return torch.where(asks_head, self.query(anchor, relation, Side.HEAD), self.query(anchor, relation, Side.TAIL))
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
-        """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters."""
-        anchor, relation = self.entity.weight, self.relation.weight
-        rows = self.relation_rows(queries)
-        return self.combine(queries, anchor[queries.anchor].double(), relation[rows].double())
+        """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters, denormals as 0."""
+        anchor, relation = self.entity.weight[queries.anchor], self.relation.weight[self.relation_rows(queries)]
+        return self.combine(queries, without_denormals(anchor).double(), without_denormals(relation).double())
 
     def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
         """[N, D] or [B, K, D] vectors that `similarity` compares queries with."""
