@@ -183,7 +183,63 @@ def transh(h: Vector, r: Vector, t: Vector) -> float:
     return transe_l2(on_plane(h), r[:n], on_plane(t))
 
 
-FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
+def rescal(h: Vector, r: Vector, t: Vector) -> float:
+    """hᵀ M t, M row by row (Nickel et al. 2011)."""
+    n = len(h)
+    return sum(h[i] * r[n * i + j] * t[j] for i in range(n) for j in range(n))
+
+
+def cp(h: Vector, r: Vector, t: Vector) -> float:
+    """Σ hᵢ rᵢ tᵢ of the head's vector as head and the tail's as tail; entities are [as head | as tail]."""
+    n = len(r)
+    return distmult(h[:n], r, t[n:])
+
+
+def simple(h: Vector, r: Vector, t: Vector) -> float:
+    """½ (⟨hₕ, r, tₜ⟩ + ⟨tₕ, r⁻¹, hₜ⟩) (Kazemi & Poole 2018, section 4)."""
+    n = len(r) // 2
+    return (cp(h, r[:n], t) + cp(t, r[n:], h)) / 2
+
+
+def hole(h: Vector, r: Vector, t: Vector) -> float:
+    """Σₖ rₖ Σᵢ hᵢ t₍ₖ₊ᵢ₎ (Nickel et al. 2016, eqs. 2 and 3)."""
+    n = len(h)
+    return sum(r[k] * sum(h[i] * t[(k + i) % n] for i in range(n)) for k in range(n))
+
+
+def quate(h: Vector, r: Vector, t: Vector) -> float:
+    """(h ⊗ r/|r|) · t (Zhang et al. 2019, eq. 9), as a product of complex matrices.
+
+    w + xi + yj + zk is [[w + xi, y + zi], [−y + zi, w − xi]].
+    """
+    total, n = 0.0, len(h) // 4
+    for m in range(n):
+        (a, b), (c, d) = ((complex(v[m], v[n + m]), complex(v[2 * n + m], v[3 * n + m])) for v in (h, r))
+        length = math.hypot(*r[m::n])
+        first, second = (a * c - b * d.conjugate()) / length, (a * d + b * c.conjugate()) / length
+        total += first.real * t[m] + first.imag * t[n + m] + second.real * t[2 * n + m] + second.imag * t[3 * n + m]
+    return total
+
+
+def tucker(h: Vector, r: Vector, t: Vector, core: Sequence[Sequence[Vector]]) -> float:
+    """Σ W_kij hᵢ rₖ tⱼ (Balažević et al. 2019, eq. 3), the core's first index being the relation's."""
+    return sum(core[k][i][j] * h[i] * r[k] * t[j] for k in range(len(r)) for i in range(len(h)) for j in range(len(t)))
+
+
+def analogy(h: Vector, r: Vector, t: Vector) -> float:
+    """Σ hᵢ rᵢ tᵢ of the real half and Re Σ hᵢ rᵢ t̄ᵢ of the complex half (Liu et al. 2017)."""
+    n = len(h) // 2
+    return distmult(h[:n], r[:n], t[:n]) + complex_(h[n:], r[n:], t[n:])
+
+
+FORMULAS: dict[str, Callable[..., float]] = {
+    "rescal": rescal,
+    "cp": cp,
+    "simple": simple,
+    "hole": hole,
+    "quate": quate,
+    "tucker": tucker,
+    "analogy": analogy,
     "distmult": distmult,
     "complex": complex_,
     "transe_l1": transe_l1,

@@ -148,6 +148,11 @@ class KGEModel(nn.Module):
         asks_head = (side == Side.HEAD).unsqueeze(-1)
         return torch.where(asks_head, self.query(anchor, relation, Side.HEAD), self.query(anchor, relation, Side.TAIL))
 
+    def asks_head(self, queries: Queries) -> Tensor:
+        """[B, 1] which query vectors are to be of head queries; none with `reciprocal`."""
+        side = Side.TAIL if self.reciprocal else queries.side
+        return (torch.as_tensor(side, device=queries.anchor.device) == Side.HEAD).reshape(-1, 1)
+
     def exact_query_vectors(self, queries: Queries) -> Tensor:
         """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters."""
         anchor, relation = self.entity.weight, self.relation.weight
@@ -184,10 +189,20 @@ class KGEModel(nn.Module):
         return scores + self.margin if self.margin else scores
 
 
-def require_even(name: str, dim: int) -> None:
-    """Complex models need an even `model.dim`."""
+def require_even(name: str, dim: int, what: str = "complex numbers") -> None:
+    """Models of two halves need an even `model.dim`; `what` says what dim/2 counts."""
     if dim % 2:
         raise UserError(
-            f"model.dim={dim}: {name} stores dim/2 complex numbers per entity, so dim must be even; "
+            f"model.dim={dim}: {name} stores dim/2 {what} per entity, so dim must be even; "
             f"try {max(2, dim - 1)} or {dim + 1}"
+        )
+
+
+def require_quarters(name: str, dim: int, what: str) -> None:
+    """Models of four quarters need a `model.dim` divisible by 4; `what` says what dim/4 counts."""
+    if dim % 4:
+        below = dim - dim % 4
+        raise UserError(
+            f"model.dim={dim}: {name} stores dim/4 {what} per entity, so dim must be a multiple of 4; "
+            f"try {max(4, below)} or {below + 4}"
         )
