@@ -41,6 +41,11 @@ def vector_matrix(vector: Tensor, matrix: Tensor) -> Tensor:
     """[*, n] vectors times [*, n, m] matrices, broadcast, to [*, m]."""
     if vector.dtype != torch.float64:
         return (vector.unsqueeze(-2) @ matrix).squeeze(-2)
+    return ordered_vector_matrix(vector, matrix)
+
+
+def ordered_vector_matrix(vector: Tensor, matrix: Tensor) -> Tensor:
+    """`vector_matrix` adding one term after another: equal vectors have equal products, whatever they stand among."""
     total = vector[..., :1] * matrix[..., 0, :]
     for i in range(1, vector.shape[-1]):
         total = total + vector[..., i : i + 1] * matrix[..., i, :]
