@@ -21,13 +21,24 @@ from kgc.types import Queries, Scorer, Side
 
 FILES = sorted((Path(__file__).parents[2] / "conf" / "model").glob("*.yaml"))
 E, R, DIM = 30, 3, 8  # cdist of torch takes another path from 26 rows on
-PARTS = {"complex": 2, "rotate": 2, "cp": 2, "simple": 2, "quate": 4, "analogy": 4}  # dim is a multiple of it
+# dim is a multiple of it
+PARTS = {"complex": 2, "rotate": 2, "cp": 2, "simple": 2, "quate": 4, "analogy": 4, "transd": 2, "hake": 2, "boxe": 2}
 MODULI = ("complex", "rotate", "quate", "analogy")  # magnitudes are roots
 EXTRA = {"tucker": ["core"]}  # parameters beside the two tables
 # Numbers a relation stores, where not DIM.
-WIDTHS = {"rotate": DIM // 2, "transh": 2 * DIM, "rescal": DIM**2, "cp": DIM // 2}
-# Factors whose products stay in the range of fp32, where 10⁹ would leave it.
-HUGE = {"tucker": 1e8}
+WIDTHS = {
+    "rotate": DIM // 2,
+    "transh": 2 * DIM,
+    "rescal": DIM**2,
+    "cp": DIM // 2,
+    "pairre": 2 * DIM,
+    "transr": DIM + DIM**2,
+    "hake": DIM // 2 * 3,
+    "boxe": 2 * DIM,
+    "mure": 2 * (DIM - 2),
+}
+# Sizes whose products and squares stay in the range of fp32, where those of 10⁹ would not.
+HUGE = {"tucker": 1e8, "transr": 1e8, "transd": 1e5, "mure": 1e8}
 
 
 @dataclass(frozen=True)
@@ -182,6 +193,21 @@ def test_both_ends_give_a_triple_one_score_unless_reciprocal(case):
         torch.testing.assert_close(asked_for_head, asked_for_tail, rtol=1e-12, atol=1e-12)
 
 
+LINEAR = {"distmult", "complex", "rescal", "cp", "simple", "hole", "tucker", "analogy"}  # in the relation
+
+
+@every_model
+def test_scores_that_are_linear_in_the_relation_are_products_with_it(case):
+    model = spread(case.build().double())
+    head, relation, tail = (torch.randint(n, (25,), generator=torch.Generator().manual_seed(3)) for n in (E, R, E))
+    product = model.relation_query(model.entity_vectors(head), model.entity_vectors(tail))
+    assert (product is not None) == (case.path.stem in LINEAR)
+    if product is not None:
+        wanted = model.score(Queries(head, relation, Side.TAIL), tail.unsqueeze(1)).squeeze(1)
+        got = (product * model.relation_vectors(relation)).sum(-1)
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
 class Scores(nn.Module):
     """`score` as a forward, so that parameters can be replaced."""
 
@@ -281,6 +307,18 @@ def test_dropout_acts_in_training_only(case):
     torch.testing.assert_close(vectors[kept], 2 * model.entity.weight[kept])
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mure", {"dim": 2}, r"model\.dim=2: MuRE .* at least 3"),
+        ("protate", {"modulus": 0.0}, r"model\.modulus=0\.0: .* more than 0"),
+    ],
+)
+def test_options_that_make_no_model_are_refused_with_the_cure(name, options, message):
+    with pytest.raises(UserError, match=message):
+        next(case for case in CASES if case.path.stem == name).build(**options)
+
+
 def test_an_unknown_norm_is_refused_with_the_choices():
     case = next(case for case in CASES if case.path.stem == "transe")
     with pytest.raises(UserError, match=r"model\.norm=3: .*norm=1.*norm=2"):
@@ -302,6 +340,13 @@ def test_an_unknown_norm_is_refused_with_the_choices():
         ("tucker", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
         ("quate", [29**0.5], [29**0.5]),  # 3 − 4j + 2k
         ("analogy", [3.0, 0.0, 20**0.5], [3.0, 0.0, 20**0.5]),  # 3, 0 and −4 + 2i
+        ("toruse", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("protate", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("pairre", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("transd", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("boxe", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("mure", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("transr", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),  # the matrix behind it is not held down
         ("transh", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0]),  # the second half is a normal, whose length means nothing
     ],
 )
@@ -310,6 +355,12 @@ def test_magnitudes_are_moduli_of_what_the_numbers_stand_for(name, entity, relat
     vectors = torch.tensor([[3.0, 0.0, -4.0, 2.0]])
     torch.testing.assert_close(model.magnitude(vectors), torch.tensor([entity]))
     torch.testing.assert_close(model.relation_magnitude(vectors), torch.tensor([relation]))
+
+
+def test_hake_penalises_moduli_only():
+    model = next(case for case in CASES if case.path.stem == "hake").build(dim=4)
+    assert model.magnitude(torch.tensor([[3.0, 0.0, -4.0, 2.0]])).tolist() == [[3.0, 0.0]]
+    assert model.relation_magnitude(torch.tensor([[-3.0, 1.0, -4.0, 2.0, 5.0, 6.0]])).tolist() == [[3.0, 1.0]]
 
 
 @pytest.mark.parametrize("name", MODULI)
