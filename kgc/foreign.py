@@ -2,7 +2,7 @@
 
 Layouts: entities of DistMult, TransE and TransH, and relations of the first two, one real vector; ComplEx entities and
 relations, and RotatE entities, [real half | imaginary half]; RotatE relations phases in radians, half as wide as an
-entity; TransH relations [translation | normal], twice as wide.
+entity; TransH relations [translation | normal], twice as wide. Those of other models stand in their class's docstring.
 """
 
 from __future__ import annotations
@@ -89,8 +89,14 @@ def load_vectors(model: KGEModel, entities: Tensor, relations: Tensor) -> None:
     """Puts [E, D] and [R, Dr] tables into a model of the same sizes.
 
     Raises:
-        UserError: a width does not fit the model.
+        UserError: a width does not fit the model, or the model has parameters beside the two tables.
     """
+    further = [name for name, _ in model.named_parameters() if name.split(".")[0] not in ("entity", "relation")]
+    if further:
+        raise UserError(
+            f"embeddings.entities: {type(model).__name__} has further parameters ({', '.join(further)}), which two "
+            "tables of vectors do not give; evaluate a run of kgc by checkpoint=PATH instead"
+        )
     for name, table, given in (("entities", model.entity, entities), ("relations", model.relation, relations)):
         if table.weight.shape != given.shape:
             raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 Init = Callable[[Tensor], Tensor]
@@ -52,3 +53,35 @@ class Phases:
 
     def __call__(self, table: Tensor) -> Tensor:
         return Uniform(math.pi)(table)
+
+
+class Constant:
+    """One value everywhere."""
+
+    def __init__(self, value: float):
+        self.value = value
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return nn.init.constant_(table, self.value)
+
+
+class Identity:
+    """Every row the [rows, columns] matrix with ones on its diagonal, row by row."""
+
+    def __init__(self, rows: int, columns: int):
+        self.rows, self.columns = rows, columns
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return table.copy_(torch.eye(self.rows, self.columns).flatten())
+
+
+class Parts:
+    """Consecutive parts of the vectors, each (width, how it is filled)."""
+
+    def __init__(self, *parts: tuple[int, Init]):
+        self.parts = parts
+
+    def __call__(self, table: Tensor) -> Tensor:
+        for part, (_, fill) in zip(table.split([width for width, _ in self.parts], dim=-1), self.parts, strict=True):
+            fill(part)
+        return table

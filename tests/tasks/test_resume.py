@@ -102,6 +102,15 @@ CASES |= {
         "scheduler.step_size=1",
     ],
 }
+CASES |= {
+    "tucker-core-of-another-rate": [
+        "model=tucker",
+        "model.relation_dim=5",
+        "objective=one_vs_all",
+        "optimizer=adagrad",
+        "+optimizer.groups.other.lr=0.02",
+    ],
+}
 WILD = runs.LOST_AFTER_TWO  # the best epoch is the second
 
 

@@ -1,0 +1,138 @@
+"""Distances that one or two models have to themselves; see `kgc.models.similarity` for the interface and u."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from kgc.models.similarity import Elementwise, Euclidean, Extent, Similarity, fixed_sum
+
+_U = 2.0**-24
+# Elements of the [b, N, D] temporary of boxes.
+_TEMPORARY = {"cpu": 1 << 18, "cuda": 1 << 26}
+
+
+class Torus(Elementwise):
+    """Negative L1 distance on the torus, −Σᵢ |δᵢ − round(δᵢ)| with δ = q − c, both in [−½, ½].
+
+    Proof of the band: as for `Elementwise`, and δᵢ is off by u·|δᵢ| ≤ u(1 + |qᵢ|) whatever the size of its term;
+    subtracting a whole number is exact, and terms change no faster than δ.
+    """
+
+    def terms(self, difference: Tensor) -> Tensor:
+        return (difference - difference.round()).abs()
+
+    def slopes(self, difference: Tensor) -> Tensor:
+        return (difference - difference.round()).sign()
+
+    def magnitudes(self, query: Tensor) -> Tensor:
+        return query.abs() + 1
+
+
+class HalfSine(Elementwise):
+    """−s·Σᵢ |sin((qᵢ − cᵢ) / 2)|: half the chords between points of angles q and c on circles of radius s.
+
+    Proof of the band: rounding q moves qᵢ − cᵢ by u|qᵢ| and the subtraction by u(|qᵢ| + |cᵢ|), sines no faster, and
+    Σ|cᵢ| ≤ √D·‖c‖. The sine is good to 4 units in the last place, within the relative part of the band.
+
+    Args:
+        scale: s.
+    """
+
+    def __init__(self, scale: float):
+        self.scale = scale
+
+    def terms(self, difference: Tensor) -> Tensor:
+        return (difference / 2).sin().abs() * self.scale
+
+    def slopes(self, difference: Tensor) -> Tensor:
+        half = difference / 2
+        return half.cos() * half.sin().sign() * (self.scale / 2)
+
+    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
+        relative = (extent.width + 16) * _U
+        sizes = query.abs().sum(-1) + extent.width**0.5 * extent.norm
+        absolute = self.scale * (2 * _U * sizes + extent.width * 2.0**-60)
+        return value * (1 + relative) - absolute, value * (1 - relative) + absolute
+
+
+class Box(Similarity):
+    """Negative L1 norm of BoxE's distances between candidates and boxes (Abboud et al. 2020, section 4).
+
+    Queries [*, 2D] are boxes [centre | width], widths w ≥ 0. A coordinate at a = |x − centre| has distance a / (w + 1)
+    inside the box, a ≤ w/2, and (a − w/2)(w + 1) + (w/2) / (w + 1) outside of it.
+
+    Proof of the band: a is off by u(2|centre| + |x|) and a little, w by u·w; the distance changes at most w + 1 times
+    as fast as a, and a + w + 1 times as fast as w. Summed up with a ≤ |centre| + |x| the distance is off by
+    u·Σ(w + 1)(3|centre| + 2|x| + 3w), in which Σ(w + 1)|x| ≤ ‖w + 1‖‖x‖, and relatively as for `Elementwise`.
+    """
+
+    certified = True
+
+    def terms(self, query: Tensor, candidate: Tensor) -> Tensor:
+        """[..., 2D] boxes and [..., D] points, broadcast, to [..., D] distances."""
+        centre, width = query.chunk(2, dim=-1)
+        away, half, stretch = (centre - candidate).abs(), width / 2, width + 1
+        return torch.minimum(away, half) / stretch + (away - half).clamp_min(0) * stretch
+
+    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+        if query.dim() == 3:
+            return torch.stack([self.shared(*pool) for pool in zip(query, candidate, strict=True)])
+        elements = _TEMPORARY.get(query.device.type, _TEMPORARY["cpu"])
+        parts = query.split(max(1, elements // max(1, candidate.numel())))
+        if not torch.is_grad_enabled():
+            return torch.cat([self.own(part, candidate.unsqueeze(0)) for part in parts])
+        # The terms are made again in the backward pass.
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        return torch.cat([checkpoint(self.own, part, candidate.unsqueeze(0), **options) for part in parts])
+
+    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return -self.terms(query.unsqueeze(1), candidate).sum(-1)
+
+    def order(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return -fixed_sum(self.terms(query, candidate))
+
+    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
+        centre, width = query.chunk(2, dim=-1)
+        stretch = width + 1
+        relative = (extent.width + 16) * _U
+        absolute = 4 * _U * ((stretch * (centre.abs() + width)).sum(-1) + stretch.norm(dim=-1) * extent.norm)
+        absolute = absolute + stretch.sum(-1) * 2.0**-60
+        return value * (1 + relative) - absolute, value * (1 - relative) + absolute
+
+
+class ModulusAndPhase(Similarity):
+    """HAKE's distance of vectors [moduli | phases], −(μ‖Δ moduli‖₂ + λ Σ|sin(Δ phase / 2)|).
+
+    Args:
+        modulus_weight: μ.
+        phase_weight: λ.
+    """
+
+    def __init__(self, modulus_weight: float, phase_weight: float):
+        self.moduli = Euclidean()
+        self.modulus_weight = modulus_weight
+        self.phases = HalfSine(phase_weight)
+
+    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return self._sum(self.moduli.shared, self.phases.shared, query, candidate)
+
+    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return self._sum(self.moduli.own, self.phases.own, query, candidate)
+
+    def _sum(self, moduli, phases, query: Tensor, candidate: Tensor) -> Tensor:
+        (m, p), (n, o) = query.chunk(2, dim=-1), candidate.chunk(2, dim=-1)
+        return self.modulus_weight * moduli(m, n) + phases(p, o)
+
+
+class BiasedSquare(Similarity):
+    """−‖x − y‖₂² + b + b′ of queries [x | b] and candidates [y | b′] (MuRE)."""
+
+    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+        distance = Euclidean().shared(query[..., :-1], candidate[..., :-1])
+        return query[..., -1:] + candidate[..., -1].unsqueeze(-2) - distance.square()
+
+    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
+        square = (query[..., :-1].unsqueeze(1) - candidate[..., :-1]).square().sum(-1)
+        return query[..., -1:] + candidate[..., -1] - square
