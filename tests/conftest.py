@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -26,3 +28,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def denormals_are_numbers() -> Iterator[None]:
+    """Runs inside the process flush denormals; the next test shall not."""
+    yield
+    torch.set_flush_denormal(False)
