@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kgc.errors import UserError
+from kgc.limits import require_memory
 from kgc.models.algebra import without_denormals
 from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
@@ -65,8 +66,9 @@ class KGEModel(nn.Module):
         self.margin = margin
         self.entity_dropout = entity_dropout
         self.relation_dropout = relation_dropout
-        self.entity = nn.Embedding(num_entities, dim, _weight=torch.empty(num_entities, dim))
         rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
+        require_memory(4 * (num_entities * dim + rows * width), f"model.dim={dim}", "the tables")
+        self.entity = nn.Embedding(num_entities, dim, _weight=torch.empty(num_entities, dim))
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
         self.similarity = similarity
         if self.projects:

@@ -20,6 +20,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
+from kgc.limits import lacks_memory
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
 from kgc.ranking import RankingOptions
@@ -47,7 +48,7 @@ def call(node: DictConfig | None, key: str, **arguments: Any) -> Any:
         return instantiate(node, _convert_="all", **arguments)  # plain lists: they go into checkpoints
     except InstantiationException as error:
         cause = error.__cause__
-        if isinstance(cause, UserError):
+        if isinstance(cause, UserError) or (cause is not None and lacks_memory(cause)):
             raise cause from None
         if isinstance(cause, TypeError | ValueError):
             raise UserError(f"{key}: {node.get('_target_')} refuses it: {cause}") from error

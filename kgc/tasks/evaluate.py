@@ -43,7 +43,7 @@ def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: a mistake in the config or the files it names.
     """
-    check_config(cfg)
+    check_config(cfg, "evaluate")
     if (run_dir / "checkpoints").exists():
         raise UserError(f"{run_dir} is the folder of a training run; choose another hydra.run.dir")
     processes = processes_wanted(cfg)

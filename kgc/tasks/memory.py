@@ -13,11 +13,15 @@ from pytorch_lightning import Trainer
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
+from kgc.limits import lacks_memory
 from kgc.optim import table_groups
 from kgc.tasks.build import build_training, call
 
 # Share of the largest size tried that fitted: batches differ (in their known answers), and memory gets fragmented.
 _MARGIN = 0.9
+
+# Keys of a sampler's proposal that take memory in every step.
+_SIZES = ("pool_size", "cache_size", "random_size")
 
 
 @contextlib.contextmanager
@@ -30,7 +34,9 @@ def one_line_for_memory(cfg: DictConfig, trainer: Trainer, last: Path) -> Iterat
             raise
         keys = [f"batch_size={cfg.batch_size}"]
         if "sampler" in cfg.objective:
-            keys.append(f"sampler.num_negatives={cfg.objective.sampler.num_negatives}")
+            sampler = cfg.objective.sampler
+            keys.append(f"sampler.num_negatives={sampler.num_negatives}")
+            keys += [f"sampler.proposal.{key}={sampler.proposal[key]}" for key in _SIZES if key in sampler.proposal]
         keys.append(f"model.dim={cfg.model.dim}")
         message = f"out of memory on {trainer.strategy.root_device} in training: lower {', '.join(keys)}"
         if reports_memory(trainer.strategy.root_device):
@@ -38,11 +44,6 @@ def one_line_for_memory(cfg: DictConfig, trainer: Trainer, last: Path) -> Iterat
         if last.exists():
             message += f"; the last saved state is kept: checkpoint={last} goes on from it"
         raise UserError(message) from error
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether an exception is one of too little memory, on a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def reports_memory(device: torch.device) -> bool:

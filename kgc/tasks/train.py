@@ -60,7 +60,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
             f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by "
             f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
         )
-    check_config(cfg)
+    check_config(cfg, "train", resumed=resume is not None)
     if cfg.ranking.get("limit") is not None:
         raise UserError(
             f"ranking.limit={cfg.ranking.limit}: training ranks whole splits; give it to evaluate.py (test=false "
