@@ -67,6 +67,7 @@ class Checkpoint:
         entities, relations: the vocabularies in the order of the tables.
         digest: of the graph it was trained on.
         epochs: how many were finished.
+        lacks: what a run needs to go on and an older version did not save.
     """
 
     path: Path
@@ -77,6 +78,12 @@ class Checkpoint:
     relations: Vocabulary
     digest: str
     epochs: int
+    lacks: tuple[str, ...] = ()
+
+
+# What training goes on from: of Lightning, and of kgc.
+_TRAINING = ("optimizer_states", "loops", "callbacks", "epoch", "global_step")
+_PROGRESS = ("seconds", "history", "loss_sum", "examples", "schedule", "rates")
 
 
 def read_checkpoint(path: str) -> Checkpoint:
@@ -94,7 +101,9 @@ def read_checkpoint(path: str) -> Checkpoint:
         state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
         config = OmegaConf.create(saved["config"])
         entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
-        overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved["history"])
+        overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved.get("history", ()))
+        lacks = [f"{key!r}" for key in _TRAINING if key not in content]
+        lacks += [f"'kgc.{key}'" for key in _PROGRESS if key not in saved]
         if not {"model", "dataset"} <= config.keys():
             raise ValueError("its config has no model or data set")
     except Exception as error:  # whatever a damaged or foreign file makes the reader raise
@@ -103,7 +112,7 @@ def read_checkpoint(path: str) -> Checkpoint:
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
     _check_targets(OmegaConf.to_container(config), path)
-    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs)
+    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs, tuple(lacks))
 
 
 # Modules whose classes and functions a checkpoint's config may name: none of them runs code it is given.
@@ -155,7 +164,7 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     """The model, what it minimises, set up on the trainer's device, and the number of its training examples.
 
     Raises:
-        UserError: sparse gradients where something needs dense ones.
+        UserError: sparse gradients where something needs dense ones, or batches without negatives.
     """
     model = build_model(cfg, graph.num_entities, graph.num_relations)
     objective = call(cfg.objective, "objective")
@@ -175,7 +184,13 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
                 "train on one device"
             )
         model.use_sparse_gradients()
-    return model, objective, objective.setup(graph, trainer.strategy.root_device)
+    examples = objective.setup(graph, trainer.strategy.root_device)
+    if min(cfg.batch_size, -(-examples // trainer.world_size)) < objective.least_batch:
+        raise UserError(
+            f"batch_size={cfg.batch_size}: sampler=in_batch takes the answers of a batch's other triples for negatives, "
+            "and there are none; raise batch_size, or choose sampler=uniform"
+        )
+    return model, objective, examples
 
 
 def ranking_options(cfg: DictConfig) -> RankingOptions:

@@ -22,7 +22,6 @@ _WHOLE = {
     "trainer.val_every": (1, _BIG, False),
     "trainer.accumulate_grad_batches": (1, _BIG, False),
     "trainer.patience": (0, _BIG, True),
-    "trainer.save_minutes": (0, _BIG, True),
     "model.dim": (1, _BIG, False),
     "model.relation_dim": (1, _BIG, True),
     "ranking.limit": (1, _BIG, True),
@@ -39,6 +38,7 @@ _WHOLE = {
     "regularizer.p": (1, _BIG, False),
 }
 _NUMBER = {
+    "trainer.save_minutes": (0, _INF, True),
     "trainer.gradient_clip": (1e-30, _INF, True),
     "model.margin": (-_INF, _INF, False),
     "model.entity_dropout": (0, 0.999999, False),

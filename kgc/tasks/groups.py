@@ -25,8 +25,8 @@ _SUPPLIED = {
     "logger": ("save_dir",),
 }
 _MAY_BE_NONE = ("regularizer", "scheduler")  # `none` in these groups is null
-_PARTIAL = ("optimizer", "scheduler", "sampler.proposal.generator")  # called when the model is there
 _GENERATOR = "generator"  # of `sampler=kbgan`: a model
+_PARTIAL = ("optimizer", "scheduler", _GENERATOR)  # called later, with what they are for
 
 
 def choices(group: str) -> list[str]:
@@ -109,9 +109,9 @@ def _check_node(node: Any, key: str, supplied: tuple[str, ...] = ()) -> Any:
         raise UserError(f"{key}._target_={shown(target)}: there is no such class or function") from error
     if not callable(function):
         raise UserError(f"{key}._target_={target}: is no class or function")
-    partial = node.get("_partial_", False)
-    if partial is not (key in _PARTIAL):
-        raise UserError(f"{key}._partial_={shown(partial)}: must be {shown(key in _PARTIAL)}")
+    partial, later = node.get("_partial_", False), key.rpartition(".")[2] in _PARTIAL
+    if partial is not later:
+        raise UserError(f"{key}._partial_={shown(partial)}: must be {shown(later)}")
     for name in node:
         if OmegaConf.is_missing(node, name):
             raise UserError(f"{key}.{name}: missing; give {key}.{name}=…")

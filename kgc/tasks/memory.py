@@ -15,6 +15,7 @@ from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
 from kgc.limits import lacks_memory
 from kgc.optim import table_groups
+from kgc.sampling.processes import rehearsal
 from kgc.tasks.build import build_training, call
 
 # Share of the largest size tried that fitted: batches differ (in their known answers), and memory gets fragmented.
@@ -75,13 +76,24 @@ def largest_batch(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> i
             "trainer.auto_batch=true: a CPU does not say when its memory is full; give batch_size, or train on a GPU"
         )
     trainer.strategy.setup_environment()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        step, examples = _steps(cfg, graph, trainer)
-        size = doubled(step, -(-examples // trainer.world_size))
-        del step
+    # Each process tries by itself, without a collective call: one that has no memory would leave the others waiting.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), rehearsal(trainer.world_size):
+        size = _found(cfg, graph, trainer)
     gc.collect()
     torch.cuda.empty_cache()
-    return int(trainer.strategy.reduce(torch.tensor(size, device=device), reduce_op="min"))
+    size = int(trainer.strategy.reduce(torch.tensor(size, device=device), reduce_op="min"))
+    if not size:
+        raise torch.OutOfMemoryError("not even one example fits")
+    return size
+
+
+def _found(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> int:
+    """The largest batch size of this process; 0 if not even one example fits."""
+    try:
+        step, examples = _steps(cfg, graph, trainer)
+        return doubled(step, -(-examples // trainer.world_size))
+    except torch.OutOfMemoryError:
+        return 0
 
 
 def doubled(step: Callable[[int], None], limit: int) -> int:
@@ -127,6 +139,8 @@ def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Ca
     optimizer = call(cfg.optimizer, "optimizer")(table_groups(model, objective))
     generator = torch.Generator(device).manual_seed(0)
     order = torch.randperm(examples, generator=generator, device=device)
+    # Processes that train together hold a copy of all gradients, which they sum.
+    buckets = [torch.empty_like(p) for p in model.parameters()] if trainer.world_size > 1 else []
 
     def step(size: int) -> None:
         # Gradients of the step before are there until the first backward pass, as in training.
@@ -138,4 +152,5 @@ def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Ca
             loss.backward()
         optimizer.step()
 
+    step.held = buckets
     return step, examples

@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
 
-from kgc.callbacks import Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
+from kgc.callbacks import CheckpointFiles, Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
 from kgc.console import ProgressLine
 from kgc.data.datamodule import KGDataModule
 from kgc.errors import UserError
@@ -32,6 +32,7 @@ from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_s
 from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import resumed_config, resumed_folder
+from kgc.tasks.storage import check_room, check_writable, one_line_for_files
 
 
 def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) -> dict[str, float] | None:
@@ -87,7 +88,7 @@ def run(config: dict[str, Any], words: list[str], folder: str, resume: str | Non
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
     try:
-        with Session(run_dir, "train.log") as session:
+        with one_line_for_files(run_dir), Session(run_dir, "train.log") as session:
             return fit_and_test(cfg, words, resume, session)
     except Interrupted:
         return None
@@ -97,6 +98,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
     run_dir, terminal = session.run_dir, session.terminal
     checkpoint = read_checkpoint(resume) if resume else None
+    check_writable(run_dir / "checkpoints")
     prepare_process()
     seed_everything(cfg.seed, verbose=False)
     known = (checkpoint.entities, checkpoint.relations) if checkpoint else ()
@@ -108,8 +110,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         )
     for line in graph.report.lines():
         terminal.say(line)
-    (run_dir / "checkpoints").mkdir(exist_ok=True)
-    checkpoints = Checkpoints(run_dir / "checkpoints")
+    checkpoints = Checkpoints(run_dir / "checkpoints", cfg.trainer.save_minutes)
     stop = StopOnSignal(checkpoints)
     callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop]
     if len(graph.valid) and cfg.trainer.patience is not None:
@@ -118,6 +119,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         cfg,
         run_dir,
         callbacks=callbacks,
+        plugins=[CheckpointFiles()],
         logger=False,
         max_epochs=cfg.trainer.max_epochs,
         check_val_every_n_epoch=min(cfg.trainer.val_every, cfg.trainer.max_epochs),
@@ -154,6 +156,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         },
         **ranking_arguments(cfg),
     )
+    check_room(checkpoints, module)
     parameters = sum(p.numel() for p in model.parameters())
     terminal.say(
         f"model      {type(model).__name__}, {parameters:,} parameters ({parameters * 4 / 2**20:.1f} MiB) on "
