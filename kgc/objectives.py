@@ -131,7 +131,8 @@ class NegativeSampling(Objective):
             if negatives.log_q is not None:
                 positive = positive - negatives.log_q[target]
                 negative = negative - negatives.log_q[negatives.candidates]
-            losses = self.pairwise(positive, negative, self.sampler.weights(negative, negatives.known))  # [B]
+            weights = self.sampler.weights(negative, negatives.known)
+            losses = self.pairwise(positive, negative, weights, negatives.known)  # [B]
             total = total + weighted_mean(losses, triple_weights)
             total = total + self.penalty(model, anchor, relation, answer.squeeze(1), queries)
             learning = self.sampler.proposal.loss(negatives, scores)

@@ -84,7 +84,7 @@ def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def mismatch(value: Any, kind: Any) -> str | None:
-    """What a value of an annotated parameter must be, in words; None if it is that, or if the annotation says little."""
+    """What a value of an annotated parameter must be, in words; None if it is, or if the annotation says little."""
     choices = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     wanted = []
     for choice in choices:

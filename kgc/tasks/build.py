@@ -187,8 +187,8 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     examples = objective.setup(graph, trainer.strategy.root_device)
     if min(cfg.batch_size, -(-examples // trainer.world_size)) < objective.least_batch:
         raise UserError(
-            f"batch_size={cfg.batch_size}: sampler=in_batch takes the answers of a batch's other triples for negatives, "
-            "and there are none; raise batch_size, or choose sampler=uniform"
+            f"batch_size={cfg.batch_size}: sampler=in_batch takes the answers of a batch's other triples for "
+            "negatives, and there are none; raise batch_size, or choose sampler=uniform"
         )
     return model, objective, examples
 

@@ -150,7 +150,9 @@ def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Ca
             if batch == 0:
                 optimizer.zero_grad()
             loss.backward()
+        for bucket, parameter in zip(buckets, model.parameters(), strict=False):
+            if parameter.grad is not None:
+                bucket.copy_(parameter.grad)
         optimizer.step()
 
-    step.held = buckets
     return step, examples

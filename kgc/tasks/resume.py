@@ -42,8 +42,8 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
     """
     if resume.lacks:
         raise UserError(
-            f"checkpoint={resume.path}: written by an older version of kgc, it lacks {', '.join(resume.lacks)}, without "
-            "which a run cannot go on; evaluate.py still takes it, and a new run starts without checkpoint="
+            f"checkpoint={resume.path}: written by an older version of kgc, it lacks {', '.join(resume.lacks)}, "
+            "without which a run cannot go on; evaluate.py still takes it, and a new run starts without checkpoint="
         )
     words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
     # `+` adds a key that was not there; today it may be.

@@ -42,7 +42,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_room(checkpoints: Checkpoints, module: KGEModule) -> None:
-    """Raises a `UserError` if the disk has no room for a run's checkpoints: best, last, and one that is being written."""
+    """Raises a `UserError` if the disk has no room for a run's checkpoints: best, last, and one in writing."""
     files = [path for path in (checkpoints.best, checkpoints.last) if path.exists()]
     size = checkpoint_size(module)
     needed = 3 * size - sum(path.stat().st_size for path in files)
