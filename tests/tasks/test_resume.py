@@ -104,14 +104,21 @@ CASES |= {
     ],
 }
 CASES |= {
-    "distmult-kbgan-accumulated-warmup": [
+    "distmult-kbgan-warmup": [
         "model=distmult",
         "sampler=kbgan",
         "sampler.mask_known=true",
         "optimizer=adagrad",
         "scheduler=warmup",
         "scheduler.warmup=1.3",
-        "trainer.patience=null",
+    ],
+    "transe-cache-lazy_adam-cosine-warmup": [
+        "model=transe",
+        "sampler=cache",
+        "sampler.proposal.cache_size=5",
+        "optimizer.sparse=true",
+        "scheduler=cosine",
+        "scheduler.warmup=1.7",
     ],
     "tucker-core-of-another-rate": [
         "model=tucker",
