@@ -67,19 +67,19 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
         config.pop(key, None)
         if key in after:
             config[key] = after[key]
-    for key in after.keys() - config.keys():
-        if key in before and _has_place(key, config, before):
-            config[key] = after[key]  # a key that the version which wrote the checkpoint had not
+    new = [key for key in after if key in before and key not in config and _has_place(key, config, before)]
+    config |= {key: after[key] for key in new}  # the version that wrote the checkpoint had them not
     return OmegaConf.create(_nested(config | {"checkpoint": str(resume.path)}))
 
 
 def _has_place(key: str, config: dict[str, Any], today: dict[str, Any]) -> bool:
     """Whether a key of today's config fits into an older one: no value stands in its way, and each part of the config
-    that it lies in is for the same code."""
+    that it lies in is for the same code, or is new."""
     parents = [key[:place] for place, sign in enumerate(key) if sign == "."]
     if any(parent in config for parent in parents) or any(other.startswith(f"{key}.") for other in config):
         return False
-    return all(config.get(f"{parent}._target_") == today.get(f"{parent}._target_") for parent in parents)
+    there = [parent for parent in parents if any(other.startswith(f"{parent}.") for other in config)]
+    return all(config.get(f"{parent}._target_") == today.get(f"{parent}._target_") for parent in there)
 
 
 def _composed(words: list[str]) -> dict[str, Any]:

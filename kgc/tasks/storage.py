@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,11 @@ from kgc.errors import UserError
 from kgc.module import KGEModule
 
 _MIB = 1 << 20
+
+# What the system says of files and folders that cannot be written.
+_NAMES_OF_FAULTS = "EACCES EPERM EROFS ENOSPC EDQUOT EFBIG EIO ENOTDIR EISDIR EEXIST ENAMETOOLONG"
+_FILES = {getattr(errno, name) for name in _NAMES_OF_FAULTS.split() if hasattr(errno, name)}
+
 _NAMES = ("entity", "relation", "other")  # of parameter groups
 
 
@@ -25,7 +31,7 @@ def one_line_for_files(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.strerror is None:
+        if error.errno not in _FILES:
             raise
         last = run_dir / "checkpoints" / "last.ckpt"
         kept = f"; checkpoint={last} goes on from the last saved state" if last.exists() else ""
