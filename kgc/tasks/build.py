@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import signal
@@ -15,6 +16,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer
+from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from kgc.data.graph import KnowledgeGraph
@@ -221,6 +223,15 @@ def load_weights(model: KGEModel, checkpoint: Checkpoint) -> None:
         raise UserError(f"checkpoint={checkpoint.path}: its weights do not fit its config ({reason})") from error
 
 
+class NoProfiler(PassThroughProfiler):
+    """Lightning's profiler that does nothing, and makes nothing for each of the sixty hooks of a step."""
+
+    _nothing = contextlib.nullcontext()
+
+    def profile(self, action_name: str) -> contextlib.nullcontext:
+        return self._nothing
+
+
 def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
     """Lightning's trainer for `cfg.trainer`.
 
@@ -252,7 +263,8 @@ def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any
         enable_model_summary=False,
         enable_checkpointing=bool(options.get("callbacks")),
         num_sanity_val_steps=0,
-        log_every_n_steps=1,
+        log_every_n_steps=0,  # what is logged is of epochs
+        profiler=NoProfiler(),
         use_distributed_sampler=False,
         **options,
     )

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import torch
+from hydra import compose, initialize_config_dir
 from pytorch_lightning import Callback, Trainer
 
 from kgc.callbacks import CheckpointFiles, Checkpoints, LastEpochValidates, StopOnSignal
@@ -29,6 +30,8 @@ from kgc.models.distmult import DistMult
 from kgc.module import KGEModule
 from kgc.objectives import Objective
 from kgc.optim import sgd, table_groups
+from kgc.paths import config_dir
+from kgc.tasks.build import build_trainer
 
 
 class Row(Objective):
@@ -64,21 +67,17 @@ def made(graph) -> tuple[DistMult, Row, KGDataModule]:
 def lightning(graph, epochs: int, profile: bool = False) -> list[float]:
     """CPU seconds of each epoch in the trainer."""
     model, objective, data = made(graph)
+    with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        cfg = compose("train", ["trainer=cpu"])
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal(Path(folder) / "train.log", active=False)
         checkpoints = Checkpoints(Path(folder), 10)
         clock = Clock()
         stop = StopOnSignal(checkpoints)
         callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop, clock]
-        trainer = Trainer(
-            accelerator="cpu",
-            devices=1,
-            default_root_dir=folder,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            log_every_n_steps=1,
-            use_distributed_sampler=False,
+        trainer = build_trainer(
+            cfg,
+            Path(folder),
             callbacks=callbacks,
             plugins=[CheckpointFiles()],
             logger=False,
@@ -126,7 +125,7 @@ def main() -> None:
     graph = load_dataset("nations")
     steps = len(graph.train)
     if args.profile:
-        lightning(graph, 2, profile=True)
+        lightning(graph, 1, profile=True)
         return
     rows = {"lightning": [], "bare": []}
     for _ in range(args.epochs):
