@@ -34,6 +34,17 @@ class RowLoss:
         raise NotImplementedError
 
 
+def softmax_(logits: Tensor) -> Tensor:
+    """Turns [b, E] logits into their softmax in place; returns the [b] logarithms of the sums of exponentials."""
+    top = logits.amax(-1, keepdim=True)
+    if logits.device.type == "cpu":  # whose kernel has read a number before it writes it, and keeps a row in the cache
+        torch.softmax(logits, -1, out=logits)
+        return (top - logits.amax(-1, keepdim=True).log()).squeeze(-1)  # the largest probability is 1 / total
+    total = logits.sub_(top).exp_().sum(-1, keepdim=True)
+    logits.div_(total)
+    return (top + total.log()).squeeze(-1)
+
+
 class CrossEntropy(RowLoss):
     """−log softmax of the right answer (1-vs-all; Lacroix et al. 2018).
 
@@ -51,13 +62,11 @@ class CrossEntropy(RowLoss):
         wanted = (1 - smoothing) * logits.gather(1, target).squeeze(-1)
         if smoothing:
             wanted = wanted + smoothing * logits.mean(-1)
-        top = logits.amax(-1, keepdim=True)
-        total = logits.sub_(top).exp_().sum(-1, keepdim=True)
-        logits.div_(total)
+        log_total = softmax_(logits)
         if smoothing:
             logits.sub_(smoothing / logits.shape[-1])
         logits.scatter_add_(1, target, logits.new_full((), smoothing - 1).expand_as(target))
-        return (top + total.log()).squeeze(-1) - wanted
+        return log_total - wanted
 
 
 class BinaryCrossEntropy(RowLoss):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kgc.losses import listwise
-from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss
+from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss, softmax_
 from kgc.models.similarity import ComplexModulus, Dot, Euclidean, Manhattan, Similarity
 
 B, E = 4, 6
@@ -170,3 +170,14 @@ def test_no_block_is_larger_than_the_limit(monkeypatch):
     query = torch.randn(8, 4, requires_grad=True)
     mean_loss(Watched(), query, torch.randn(E, 4), 0.0, CrossEntropy(torch.zeros(8, dtype=torch.int64))).backward()
     assert seen == [3, 3, 2]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 7), (5, 16), (2, 1000), (200, 4097)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("rows", [slice(None), slice(1, None)], ids=["all", "a view"])
+def test_the_softmax_in_place_equals_the_one_beside(sizes, dtype, rows):
+    logits = torch.randn(sizes[0] + 1, sizes[1], generator=torch.Generator().manual_seed(0), dtype=dtype)[rows] * 9
+    wanted, total = logits.softmax(-1), logits.logsumexp(-1)
+    got = softmax_(logits)
+    torch.testing.assert_close(logits, wanted)
+    torch.testing.assert_close(got, total)
