@@ -21,7 +21,7 @@ _CELLS = {"cpu": 1 << 22, "cuda": 1 << 28}
 class Shared(Protocol):
     """What is needed of a similarity; see `kgc.models.similarity.Similarity`."""
 
-    def shared(self, query: Tensor, candidate: Tensor) -> Tensor: ...
+    def write(self, query: Tensor, candidate: Tensor, out: Tensor) -> None: ...
 
     def pull_back(self, query: Tensor, candidate: Tensor, gradient: Tensor, of_candidate: Tensor) -> Tensor: ...
 
@@ -128,9 +128,11 @@ class _MeanLoss(torch.autograd.Function):
         block = max(1, _CELLS.get(query.device.type, _CELLS["cpu"]) // max(1, len(candidate)))
         losses = query.new_empty(size, dtype=torch.float32)
         of_query, of_candidate = torch.empty_like(query), torch.zeros_like(candidate)
+        cells = query.new_empty(min(block, size), len(candidate), dtype=torch.float32)
         for start in range(0, size, block):
             rows = slice(start, min(start + block, size))
-            logits = similarity.shared(query[rows], candidate).float()
+            logits = cells[: rows.stop - start]
+            similarity.write(query[rows], candidate, logits)
             losses[rows] = loss(logits.add_(margin) if margin else logits, rows)
             gradient = logits.to(query.dtype)
             of_query[rows] = similarity.pull_back(query[rows], candidate, gradient, of_candidate)
