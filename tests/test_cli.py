@@ -207,6 +207,7 @@ TRAIN_MISTAKES = [
     (["sampler=kbgan", "sampler.proposal.generator.dim=1000000000"], ["sampler.proposal.generator.dim=", "GiB"]),
     (["sampler=in_batch", "batch_size=1"], ["batch_size=1", "in_batch", "raise"]),
     (["trainer.devices=100000", "trainer.strategy=ddp"], ["trainer.devices=100000", "at most"]),
+    (["trainer.compile=maybe"], ["trainer.compile=maybe", "or null"]),
     (["trainer.save_minutes=-1"], ["trainer.save_minutes=-1"]),
     (["optimizer.groups.other.lr=0.1"], ["optimizer.groups.other", "entity, relation"]),
 ]

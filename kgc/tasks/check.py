@@ -74,6 +74,7 @@ _FLAG = (
     "optimizer.sparse",
     "trainer.auto_batch",
 )
+_FLAG_OR_NULL = ("trainer.compile", "ranking.compile")
 _CHOICE = {
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     "trainer.strategy": ("auto", "ddp"),
@@ -100,6 +101,10 @@ def check_config(cfg: DictConfig, task: str, resumed: bool = False) -> None:
         value = OmegaConf.select(cfg, key, default=True)
         if not isinstance(value, bool):
             raise UserError(f"{key}={value}: must be true or false")
+    for key in _FLAG_OR_NULL:
+        value = OmegaConf.select(cfg, key, default=None)
+        if value is not None and not isinstance(value, bool):
+            raise UserError(f"{key}={value}: must be true or false, or null")
     for key, choices in _CHOICE.items():
         value = OmegaConf.select(cfg, key, default=choices[0])
         if value not in choices:
