@@ -183,6 +183,76 @@ def transh(h: Vector, r: Vector, t: Vector) -> float:
     return transe_l2(on_plane(h), r[:n], on_plane(t))
 
 
+def turned(e: Vector, phases: Vector, reflected: bool = False) -> list[float]:
+    """The 2×2 matrices of Chami et al. 2020, eq. 3 and 4, on the pairs (eᵢ, e₍ᵢ₊ₙ₎)."""
+    n, sign = len(phases), -1.0 if reflected else 1.0
+    first, second = [], []
+    for x, y, phase in zip(e[:n], e[n:], phases, strict=True):
+        first.append(math.cos(phase) * x - sign * math.sin(phase) * y)
+        second.append(math.sin(phase) * x + sign * math.cos(phase) * y)
+    return first + second
+
+
+def attended(e: Vector, own: Vector) -> list[float]:
+    """Softmax-weighted mean of the rotated and the reflected vector; own is [phases | phases | attention]."""
+    n = len(e) // 2
+    images = [turned(e, own[:n]), turned(e, own[n : 2 * n], reflected=True)]
+    weights = softmax([sum(a * x for a, x in zip(own[2 * n :], image, strict=True)) for image in images])
+    return [sum(w * image[i] for w, image in zip(weights, images, strict=True)) for i in range(2 * n)]
+
+
+def isometric(turn: Callable[[Vector, Vector], list[float]]) -> Callable[[Vector, Vector, Vector], float]:
+    """−‖turn(h) + r − t‖² + b_h + b_t of [vector | bias] and [translation | own] (Chami et al. 2020)."""
+
+    def score(h: Vector, r: Vector, t: Vector) -> float:
+        n = len(h) - 1
+        return h[n] + t[n] - transe_l2(turn(h[:n], r[n:]), r[:n], t[:n]) ** 2
+
+    return score
+
+
+# The Poincaré ball of curvature −c (Ganea et al. 2018), by its own formulas on points.
+
+
+def exp0(v: Vector, c: float) -> list[float]:
+    size = math.sqrt(c) * math.hypot(*v)
+    return [x * math.tanh(size) / size for x in v]
+
+
+def ball_sum(x: Vector, y: Vector, c: float) -> list[float]:
+    """Möbius addition x ⊕ y."""
+    xy, xx, yy = (sum(a * b for a, b in zip(p, q, strict=True)) for p, q in ((x, y), (x, x), (y, y)))
+    divisor = 1 + 2 * c * xy + c * c * xx * yy
+    return [((1 + 2 * c * xy + c * yy) * a + (1 - c * xx) * b) / divisor for a, b in zip(x, y, strict=True)]
+
+
+def ball_distance(x: Vector, y: Vector, c: float) -> float:
+    """(2/√c) artanh(√c ‖−x ⊕ y‖)."""
+    return 2 / math.sqrt(c) * math.atanh(math.sqrt(c) * math.hypot(*ball_sum([-a for a in x], y, c)))
+
+
+def hyperbolic(turn: Callable[[Vector, Vector], list[float]]) -> Callable[[Vector, Vector, Vector], float]:
+    """−d(turn(h) ⊕ r, t)² + b_h + b_t of [vector | bias] and [translation | own | raw c] (Chami et al. 2020)."""
+
+    def score(h: Vector, r: Vector, t: Vector) -> float:
+        n, c = len(h) - 1, softplus(r[-1])
+        head = turn(exp0(h[:n], c), r[n:-1])
+        return h[n] + t[n] - ball_distance(ball_sum(head, exp0(r[:n], c), c), exp0(t[:n], c), c) ** 2
+
+    return score
+
+
+def atth(h: Vector, r: Vector, t: Vector) -> float:
+    """Attention is of tangent vectors, so that the mean of both images is one too."""
+    n, c = len(h) - 1, softplus(r[-1])
+    head = exp0(attended(h[:n], r[n:-1]), c)
+    return h[n] + t[n] - ball_distance(ball_sum(head, exp0(r[:n], c), c), exp0(t[:n], c), c) ** 2
+
+
+def reflected(e: Vector, phases: Vector) -> list[float]:
+    return turned(e, phases, reflected=True)
+
+
 FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
     "distmult": distmult,
     "complex": complex_,
@@ -190,6 +260,12 @@ FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
     "transe_l2": transe_l2,
     "rotate": rotate,
     "transh": transh,
+    "rote": isometric(turned),
+    "refe": isometric(reflected),
+    "atte": isometric(attended),
+    "roth": hyperbolic(turned),
+    "refh": hyperbolic(reflected),
+    "atth": atth,
 }
 
 

@@ -20,6 +20,7 @@ from kgc.metrics.ranks import rank_metrics
 from kgc.models.base import KGEModel
 from kgc.models.distmult import DistMult
 from kgc.models.init import Normal
+from kgc.models.rote import RotE
 from kgc.models.transe import TransE
 from kgc.models.transh import TransH
 from kgc.ranking import rank_queries
@@ -146,6 +147,22 @@ def test_transh_scores_as_in_pykeen():
     normal = normal / normal.norm(dim=-1, keepdim=True)  # PyKEEN does so after every step of its training
     peer = TransHInteraction(p=2, power_norm=False)
     wanted = peer(model.entity.weight[head], (normal, translation), model.entity.weight[tail])
+    for side, anchor, answer in ((Side.HEAD, tail, head), (Side.TAIL, head, tail)):
+        got = model.score(Queries(anchor, relation, side), answer.unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_rote_scores_as_mure_of_pykeen_on_rotated_heads():
+    from pykeen.nn.modules import MuREInteraction
+
+    model = RotE(30, 4, 8, entity_init=Normal(1.0), relation_init=Normal(1.0)).double()
+    generator = torch.Generator().manual_seed(0)
+    head, relation, tail = (torch.randint(n, (50,), generator=generator) for n in (30, 4, 30))
+    (h, t), r = (model.entity.weight[ids] for ids in (head, tail)), model.relation.weight[relation]
+    turned = torch.view_as_real(torch.complex(h[:, :4], h[:, 4:8]) * torch.polar(torch.ones(4).double(), r[:, 8:]))
+    peer = MuREInteraction(p=2, power_norm=True)
+    turned = turned.permute(0, 2, 1).flatten(1)  # [real half | imaginary half]
+    wanted = peer((turned, h[:, 8]), (r[:, :8], torch.ones_like(r[:, :8])), (t[:, :8], t[:, 8]))
     for side, anchor, answer in ((Side.HEAD, tail, head), (Side.TAIL, head, tail)):
         got = model.score(Queries(anchor, relation, side), answer.unsqueeze(1)).squeeze(1)
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
