@@ -3,7 +3,7 @@
 Layouts: entities of DistMult, TransE and TransH, and relations of the first two, one real vector; ComplEx entities and
 relations, and RotatE entities, [real half | imaginary half]; RotatE relations phases in radians, half as wide as an
 entity; TransH relations [translation | normal], twice as wide. RotE, RefE, AttE and their hyperbolic forms store
-[vector | bias] for an entity; their files say what a relation stores. Models with weights besides are not made of these.
+[vector | bias] for an entity; their files say what a relation stores. Models with weights besides cannot be made so.
 """
 
 from __future__ import annotations
