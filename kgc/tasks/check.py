@@ -55,7 +55,7 @@ _NUMBER = {
     "optimizer.weight_decay": (0, _INF, False),
     **{
         f"optimizer.groups.{table}.{option}": (least, _INF, True)
-        for table in ("entity", "relation")
+        for table in ("entity", "relation", "other")
         for option, least in (("lr", 1e-30), ("momentum", 0), ("weight_decay", 0))
     },
     "scheduler.gamma": (1e-30, _INF, False),
