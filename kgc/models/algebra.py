@@ -24,3 +24,8 @@ def modulus(a: Tensor) -> Tensor:
 def unit(phase: Tensor) -> Tensor:
     """[*, d] angles in radians to [*, 2d] complex numbers of modulus 1."""
     return torch.cat([phase.cos(), phase.sin()], dim=-1)
+
+
+def reflect(a: Tensor, phase: Tensor) -> Tensor:
+    """[*, D] complex numbers a to e^{iφ}·ā: reflections of the plane in the line at angle φ/2; its own inverse."""
+    return complex_product(unit(phase), a, conjugate=True)

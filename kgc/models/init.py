@@ -52,3 +52,26 @@ class Phases:
 
     def __call__(self, table: Tensor) -> Tensor:
         return Uniform(math.pi)(table)
+
+
+class Constant:
+    """All of one value."""
+
+    def __init__(self, value: float):
+        self.value = value
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return nn.init.constant_(table, self.value)
+
+
+class Columns:
+    """Columns that mean different things: (width, init) of each group, from left to right."""
+
+    def __init__(self, *groups: tuple[int, Init]):
+        self.widths = [width for width, _ in groups]
+        self.inits = [init for _, init in groups]
+
+    def __call__(self, table: Tensor) -> Tensor:
+        for part, init in zip(table.split(self.widths, dim=-1), self.inits, strict=True):
+            init(part)
+        return table

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kgc.models.complex import ComplEx
 from kgc.models.distmult import DistMult
 from kgc.models.rotate import RotatE
+from kgc.models.rote import RotE
 from kgc.models.transe import TransE
 from kgc.ranking import RankingOptions, rank_queries
 from kgc.types import Queries, Side
@@ -42,11 +43,16 @@ def manhattan(query: list[float], candidate: list[float]) -> float:
     return -folded([abs(a - b) for a, b in zip(query, candidate, strict=True)])
 
 
+def biased(query: list[float], candidate: list[float]) -> float:
+    return candidate[-1] + squared(query[:-1], candidate[:-1])
+
+
 MODELS = {
     "distmult": (lambda: DistMult(E, 1, DIM), dot),
     "complex": (lambda: ComplEx(E, 1, DIM), dot),
     "transe_l1": (lambda: TransE(E, 1, DIM, norm=1), manhattan),
     "transe_l2": (lambda: TransE(E, 1, DIM, norm=2), squared),
+    "rote": (lambda: RotE(E, 1, DIM), biased),
 }
 
 
@@ -55,8 +61,8 @@ def check(name: str, entities: torch.Tensor, relation: torch.Tensor, **options) 
     make, formula = MODELS[name]
     model = make()
     with torch.no_grad():
-        model.entity.weight.copy_(entities)
-        model.relation.weight.copy_(relation)
+        model.entity.weight.copy_(torch.cat([entities, entities[:, : model.extra]], dim=1))  # biases of the same kind
+        model.relation.weight.zero_()[:, :DIM] = relation
     anchor = torch.arange(E)
     queries, targets = Queries(anchor, torch.zeros_like(anchor), Side.TAIL), anchor.roll(7)
     vectors = model.exact_query_vectors(queries).tolist()

@@ -7,16 +7,19 @@ import math
 import pytest
 import torch
 
+from kgc.models.isometric import SquaredEuclidean
 from kgc.models.similarity import ComplexModulus, Dot, Euclidean, Manhattan, Similarity
 
 Q = [3.0, -1.0, 0.5, 2.0]
 C = [1.0, 1.0, -0.5, 2.5]
-# 3 − 1 − 0.25 + 5; the differences are 2, −2, 1, −0.5; as complex numbers 2 + i and −2 − i/2.
+# 3 − 1 − 0.25 + 5; the differences are 2, −2, 1, −0.5; as complex numbers 2 + i and −2 − i/2. The last
+# numbers, taken for biases, add up to 4.5.
 BY_HAND = {
     "dot": (Dot(), 6.75),
     "manhattan": (Manhattan(), -5.5),
     "euclidean": (Euclidean(), -math.sqrt(9.25)),
     "complex modulus": (ComplexModulus(), -(math.sqrt(5) + math.sqrt(4.25))),
+    "squared euclidean": (SquaredEuclidean(), 4.5 - 9),
 }
 ALL = [pytest.param(similarity, id=name) for name, (similarity, _) in BY_HAND.items()]
 
@@ -77,7 +80,7 @@ def test_chunks_of_an_elementwise_similarity_change_nothing():
 
 @pytest.mark.parametrize("similarity", ALL)
 def test_the_best_candidate_of_a_distance_is_the_query_itself(similarity):
-    if isinstance(similarity, Dot):
+    if isinstance(similarity, Dot | SquaredEuclidean):
         pytest.skip("not a distance")
     query = vectors(5, 6, dtype=torch.float32)
     for candidate in (query, query.expand(5, -1, -1)):
