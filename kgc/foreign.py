@@ -2,8 +2,8 @@
 
 Layouts: entities of DistMult, TransE and TransH, and relations of the first two, one real vector; ComplEx entities and
 relations, and RotatE entities, [real half | imaginary half]; RotatE relations phases in radians, half as wide as an
-entity; TransH relations [translation | normal], twice as wide. RotE, RefE, AttE and their hyperbolic forms store
-[vector | bias] for an entity; their files say what a relation stores. Models with weights besides cannot be made so.
+entity; TransH relations [translation | normal], twice as wide. Those of other models stand in their class's docstring.
+Models with weights beside the two tables cannot be made so.
 """
 
 from __future__ import annotations
@@ -90,11 +90,13 @@ def load_vectors(model: KGEModel, entities: Tensor, relations: Tensor) -> None:
     """Puts [E, D] and [R, Dr] tables into a model of the same sizes.
 
     Raises:
-        UserError: a width does not fit the model, or the model has weights besides the two tables.
+        UserError: a width does not fit the model, or the model has parameters beside the two tables.
     """
-    if len(list(model.parameters())) > 2:
+    further = [name for name, _ in model.named_parameters() if name.split(".")[0] not in ("entity", "relation")]
+    if further:
         raise UserError(
-            f"embeddings.entities: {type(model).__name__} is more than two tables of vectors; give checkpoint=PATH"
+            f"embeddings.entities: {type(model).__name__} has further parameters ({', '.join(further)}), which two "
+            "tables of vectors do not give; evaluate a run of kgc by checkpoint=PATH instead"
         )
     for name, table, given in (("entities", model.entity, entities), ("relations", model.relation, relations)):
         if table.weight.shape != given.shape:

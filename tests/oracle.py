@@ -253,7 +253,148 @@ def reflected(e: Vector, phases: Vector) -> list[float]:
     return turned(e, phases, reflected=True)
 
 
+def rescal(h: Vector, r: Vector, t: Vector) -> float:
+    """hᵀ M t, M row by row (Nickel et al. 2011)."""
+    n = len(h)
+    return sum(h[i] * r[n * i + j] * t[j] for i in range(n) for j in range(n))
+
+
+def cp(h: Vector, r: Vector, t: Vector) -> float:
+    """Σ hᵢ rᵢ tᵢ of the head's vector as head and the tail's as tail; entities are [as head | as tail]."""
+    n = len(r)
+    return distmult(h[:n], r, t[n:])
+
+
+def simple(h: Vector, r: Vector, t: Vector) -> float:
+    """½ (⟨hₕ, r, tₜ⟩ + ⟨tₕ, r⁻¹, hₜ⟩) (Kazemi & Poole 2018, section 4)."""
+    n = len(r) // 2
+    return (cp(h, r[:n], t) + cp(t, r[n:], h)) / 2
+
+
+def hole(h: Vector, r: Vector, t: Vector) -> float:
+    """Σₖ rₖ Σᵢ hᵢ t₍ₖ₊ᵢ₎ (Nickel et al. 2016, eqs. 2 and 3)."""
+    n = len(h)
+    return sum(r[k] * sum(h[i] * t[(k + i) % n] for i in range(n)) for k in range(n))
+
+
+def quate(h: Vector, r: Vector, t: Vector) -> float:
+    """(h ⊗ r/|r|) · t (Zhang et al. 2019, eq. 9), as a product of complex matrices.
+
+    w + xi + yj + zk is [[w + xi, y + zi], [−y + zi, w − xi]].
+    """
+    total, n = 0.0, len(h) // 4
+    for m in range(n):
+        (a, b), (c, d) = ((complex(v[m], v[n + m]), complex(v[2 * n + m], v[3 * n + m])) for v in (h, r))
+        length = math.hypot(*r[m::n])
+        first, second = (a * c - b * d.conjugate()) / length, (a * d + b * c.conjugate()) / length
+        total += first.real * t[m] + first.imag * t[n + m] + second.real * t[2 * n + m] + second.imag * t[3 * n + m]
+    return total
+
+
+def analogy(h: Vector, r: Vector, t: Vector) -> float:
+    """Σ hᵢ rᵢ tᵢ of the real half and Re Σ hᵢ rᵢ t̄ᵢ of the complex half (Liu et al. 2017)."""
+    n = len(h) // 2
+    return distmult(h[:n], r[:n], t[:n]) + complex_(h[n:], r[n:], t[n:])
+
+
+def toruse(h: Vector, r: Vector, t: Vector) -> float:
+    """−Σ of the shorter ways round a circle of circumference 1 (Ebisu & Ichise 2018, d_L1)."""
+    total = 0.0
+    for a, b, c in zip(h, r, t, strict=True):
+        way = (a + b - c) % 1.0
+        total += min(way, 1.0 - way)
+    return -total
+
+
+def protate(h: Vector, r: Vector, t: Vector) -> float:
+    """−Σ |C e^{i(h + r)} − C e^{it}| (Sun et al. 2019, section 4.3), C = 0.05 as in the config."""
+    return -sum(0.05 * abs(cmath.exp(1j * (a + b)) - cmath.exp(1j * c)) for a, b, c in zip(h, r, t, strict=True))
+
+
+def pairre(h: Vector, r: Vector, t: Vector) -> float:
+    """−‖h ∘ rᴴ − t ∘ rᵀ‖₁ of entities of length 1 (Chao et al. 2021, eq. 2)."""
+    n = len(h)
+    head, tail = math.hypot(*h), math.hypot(*t)
+    return -sum(abs(h[i] / head * r[i] - t[i] / tail * r[n + i]) for i in range(n))
+
+
+def transr(h: Vector, r: Vector, t: Vector) -> float:
+    """−‖M h + r − M t‖₂ (Lin et al. 2015, eqs. 7 and 8), r being [translation | M row by row]."""
+    n = len(h)
+    k = len(r) // (n + 1)
+
+    def seen(e: Vector) -> list[float]:
+        return [sum(r[k + n * i + j] * e[j] for j in range(n)) for i in range(k)]
+
+    return transe_l2(seen(h), r[:k], seen(t))
+
+
+def transd(h: Vector, r: Vector, t: Vector) -> float:
+    """−‖M_h h + r − M_t t‖₂ with M_e = rₚ eₚᵀ + I (Ji et al. 2015, eqs. 11 to 15)."""
+    n = len(r) // 2
+
+    def seen(e: Vector) -> list[float]:
+        matrix = [[r[n + i] * e[n + j] + (i == j) for j in range(n)] for i in range(n)]
+        return [sum(matrix[i][j] * e[j] for j in range(n)) for i in range(n)]
+
+    return transe_l2(seen(h), r[:n], seen(t))
+
+
+def hake(h: Vector, r: Vector, t: Vector) -> float:
+    """−(μ d_modulus + λ d_phase) with the mixture bias (Zhang et al. 2020, section 3), μ = 1 and λ = 0.1.
+
+    The modulus part is (1 − b) times that of eq. 3, as in the authors' code.
+    """
+    n = len(h) // 2
+    moduli, phases = [], []
+    for i in range(n):
+        size = abs(r[i])
+        bias = max(min(r[2 * n + i], 1.0), -size)
+        moduli.append(h[i] * (size + bias) - t[i] * (1 - bias))
+        phases.append(abs(math.sin((h[n + i] + r[n + i] - t[n + i]) / 2)))
+    return -(math.hypot(*moduli) + 0.1 * sum(phases))
+
+
+def to_box(x: float, centre: float, width: float) -> float:
+    """Abboud et al. 2020, section 4: the distance of a coordinate to an interval."""
+    away = abs(x - centre)
+    if centre - width / 2 <= x <= centre + width / 2:
+        return away / (width + 1)
+    return away * (width + 1) - width / 2 * (width + 1 - 1 / (width + 1))
+
+
+def boxe(h: Vector, r: Vector, t: Vector) -> float:
+    """−(‖dist(e_h + b_t, box 1)‖₁ + ‖dist(e_t + b_h, box 2)‖₁), r being [centres 1, 2 | widths 1, 2]."""
+    n = len(h) // 2
+    total = 0.0
+    for i in range(n):
+        total += to_box(h[i] + t[n + i], r[i], abs(r[2 * n + i]))
+        total += to_box(t[i] + h[n + i], r[n + i], abs(r[3 * n + i]))
+    return -total
+
+
+def mure(h: Vector, r: Vector, t: Vector) -> float:
+    """−d(R h, t + r)² + b_h + b_t (Balažević et al. 2019, eq. 5), entities being [vector | as head | as tail]."""
+    n = len(r) // 2
+    square = sum((r[i] * h[i] - (t[i] + r[n + i])) ** 2 for i in range(n))
+    return -square + h[n] + t[n + 1]
+
+
 FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
+    "toruse": toruse,
+    "protate": protate,
+    "pairre": pairre,
+    "transr": transr,
+    "transd": transd,
+    "hake": hake,
+    "boxe": boxe,
+    "mure": mure,
+    "rescal": rescal,
+    "cp": cp,
+    "simple": simple,
+    "hole": hole,
+    "quate": quate,
+    "analogy": analogy,
     "distmult": distmult,
     "complex": complex_,
     "transe_l1": transe_l1,
@@ -269,9 +410,15 @@ FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
 }
 
 
-# Scores that networks make, from their weights by name as nested lists; `h` and `t` may end in a bias.
+# Scores that need more than three vectors: weights, by name as nested lists; `h` and `t` may end in a bias.
 
 Weights = dict[str, Sequence]
+
+
+def tucker(h: Vector, r: Vector, t: Vector, w: Weights) -> float:
+    """Σ W_kij hᵢ rₖ tⱼ (Balažević et al. 2019, eq. 3), the core's first index being the relation's."""
+    core, indices = w["core"], range(len(h))
+    return sum(core[k][i][j] * h[i] * r[k] * t[j] for k in range(len(r)) for i in indices for j in indices)
 
 
 def linear(weight: Sequence[Vector], bias: Vector, x: Vector) -> list[float]:
@@ -353,7 +500,8 @@ def ermlp(h: Vector, r: Vector, t: Vector, w: Weights) -> float:
     return sum(a * math.tanh(x) for a, x in zip(w["output"], hidden, strict=True))
 
 
-NETWORKS: dict[str, Callable[[Vector, Vector, Vector, Weights], float]] = {
+WEIGHTED: dict[str, Callable[[Vector, Vector, Vector, Weights], float]] = {
+    "tucker": tucker,
     "conve": conve,
     "hitter": hitter,
     "ermlp": ermlp,

@@ -311,6 +311,12 @@ def test_complex_models_need_an_even_width(given, model):
     assert "5" in message
 
 
+def test_a_model_with_further_parameters_is_refused_with_the_cure(given):
+    message = given.mistake("model=tucker")
+    assert "embeddings.entities: TuckER has further parameters (core)" in message
+    assert "checkpoint=PATH" in message
+
+
 @pytest.mark.parametrize("shape", [(7,), (7, 4, 1), (0, 4), (7, 0)])
 def test_a_table_has_rows_and_columns(given, shape):
     np.save(given.paths["entities"], np.zeros(shape, "float32"))

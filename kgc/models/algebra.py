@@ -1,4 +1,8 @@
-"""Complex arithmetic on real vectors stored [real half | imaginary half]."""
+"""Products of vectors, complex numbers and quaternions; arithmetic on real vectors stored part after part.
+
+In float64 products that add many terms add them one after another, so that the query vectors of certified ranks depend
+on nothing but the vectors. In fp32 they are matrix products and Fourier transforms, which are fast.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,70 @@ def complex_product(a: Tensor, b: Tensor, conjugate: bool = False) -> Tensor:
     return torch.cat([a_re * b_re - a_im * b_im, a_re * b_im + a_im * b_re], dim=-1)
 
 
-def modulus(a: Tensor) -> Tensor:
-    """[*, D] of D/2 complex numbers to their [*, D/2] absolute values; the gradient at 0 is 0."""
-    re, im = a.chunk(2, dim=-1)
-    return (re.square() + im.square()).clamp_min(torch.finfo(a.dtype).tiny).sqrt()
+def quaternion_product(a: Tensor, b: Tensor, conjugate: bool = False) -> Tensor:
+    """Coordinatewise Hamilton product a⊗b, or a⊗b̄ with `conjugate`.
+
+    a, b, result [*, D] hold D/4 quaternions w + xi + yj + zk, stored [w | x | y | z].
+    """
+    aw, ax, ay, az = a.chunk(4, dim=-1)
+    bw, bx, by, bz = b.chunk(4, dim=-1)
+    if conjugate:
+        bx, by, bz = -bx, -by, -bz
+    parts = (
+        aw * bw - ax * bx - ay * by - az * bz,
+        aw * bx + ax * bw + ay * bz - az * by,
+        aw * by - ax * bz + ay * bw + az * bx,
+        aw * bz + ax * by - ay * bx + az * bw,
+    )
+    return torch.cat(parts, dim=-1)
+
+
+def vector_matrix(vector: Tensor, matrix: Tensor) -> Tensor:
+    """[*, n] vectors times [*, n, m] matrices, broadcast, to [*, m]."""
+    if vector.dtype != torch.float64:
+        return (vector.unsqueeze(-2) @ matrix).squeeze(-2)
+    return ordered_vector_matrix(vector, matrix)
+
+
+def ordered_vector_matrix(vector: Tensor, matrix: Tensor) -> Tensor:
+    """`vector_matrix` adding one term after another: equal vectors have equal products, whatever they stand among."""
+    total = vector[..., :1] * matrix[..., 0, :]
+    for i in range(1, vector.shape[-1]):
+        total = total + vector[..., i : i + 1] * matrix[..., i, :]
+    return total
+
+
+def circular_convolution(a: Tensor, b: Tensor) -> Tensor:
+    """[*, d] (a ∗ b)ₖ = Σᵢ aᵢ b₍ₖ₋ᵢ₎ of [*, d] and [*, d], indices modulo d."""
+    if a.dtype == torch.float64 or not a.numel():
+        return _rolled(a, b, 1)
+    return torch.fft.irfft(torch.fft.rfft(a) * torch.fft.rfft(b), n=a.shape[-1])
+
+
+def circular_correlation(a: Tensor, b: Tensor) -> Tensor:
+    """[*, d] (a ⋆ b)ₖ = Σᵢ aᵢ b₍ₖ₊ᵢ₎ of [*, d] and [*, d], indices modulo d."""
+    if a.dtype == torch.float64 or not a.numel():
+        return _rolled(a, b, -1)
+    return torch.fft.irfft(torch.fft.rfft(a).conj() * torch.fft.rfft(b), n=a.shape[-1])
+
+
+def _rolled(a: Tensor, b: Tensor, step: int) -> Tensor:
+    total = a[..., :1] * b
+    for i in range(1, a.shape[-1]):
+        total = total + a[..., i : i + 1] * b.roll(i * step, dims=-1)
+    return total
+
+
+def modulus(a: Tensor, parts: int = 2) -> Tensor:
+    """[*, D] of D/parts numbers to their [*, D/parts] absolute values; the gradient at 0 is 0.
+
+    Numbers of 2 parts are complex, of 4 quaternions.
+    """
+    first, *others = a.chunk(parts, dim=-1)
+    squared = first.square()
+    for part in others:
+        squared = squared + part.square()
+    return squared.clamp_min(torch.finfo(a.dtype).tiny).sqrt()
 
 
 def unit(phase: Tensor) -> Tensor:

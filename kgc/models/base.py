@@ -26,20 +26,21 @@ class KGEModel(nn.Module):
         num_relations: R. With `reciprocal` the table has 2R rows, the second half for head queries.
         dim: D, real numbers of an entity's vector; a model with `extra` numbers (a bias) stores these behind it.
         similarity: compares query and candidate vectors.
-        relation_dim: real numbers stored per relation; D when None.
+        relation_dim: Dr, real numbers stored per relation; `dim` when None.
         reciprocal: answer (?, r, t) as (t, r + R, ?) with a relation vector of its own (Lacroix et al. 2018). Models
             that are `reciprocal_only` have no formula for head queries.
         margin: γ, the logit of distance 0; added to scores by `logits`, never in ranking (it would only round).
         entity_dropout, relation_dropout: probability that a coordinate is zeroed in training.
         entity_init, relation_init: fill a table in place.
 
-    A model whose candidates depend on the relation sets `projects` and writes `project`. Its `similarity` is then a
-    `Projected` one, whose query vectors are [query | relation].
+    A model whose candidates depend on the relation sets `projects` and writes `project`, and `lens` where that does not
+    need the whole relation vector. Its `similarity` is then a `Projected` one, whose query vectors are [query | lens].
 
     Below, D counts the `extra` numbers of an entity too; they know no dropout.
     """
 
     projects = False  # candidates are compared as `project` makes them
+    lens_dim: int | None = None  # Dl, numbers that `lens` makes; Dr when None
     extra = 0  # real numbers stored per entity behind its vector
     reciprocal_only = False  # `query` answers tail queries alone
 
@@ -77,7 +78,9 @@ class KGEModel(nn.Module):
         self.entity = nn.Embedding(num_entities, stored, _weight=torch.empty(num_entities, stored))
         rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
-        self.similarity = Projected(similarity, self.project, width) if self.projects else similarity
+        self.similarity = similarity
+        if self.projects:
+            self.similarity = Projected(similarity, self.project, width if self.lens_dim is None else self.lens_dim)
         with torch.no_grad():
             entity_init(self.entity.weight)
             relation_init(self.relation.weight)
@@ -88,8 +91,12 @@ class KGEModel(nn.Module):
         """[*, D] anchors and [*, Dr] relations to [*, Dq] query vectors for the `side` end."""
         raise NotImplementedError
 
-    def project(self, vectors: Tensor, relation: Tensor) -> Tensor:
-        """[*, D] entities as the relations [*, Dr], broadcast against them, see them: [*, Dq]. For `projects`."""
+    def lens(self, relation: Tensor, side: Side) -> Tensor:
+        """[*, Dr] relations to [*, Dl], what `project` needs to see candidates for the `side` end. For `projects`."""
+        return relation
+
+    def project(self, vectors: Tensor, lens: Tensor) -> Tensor:
+        """[*, D] entities as seen through the lenses [*, Dl], broadcast against them: [*, Dq]. For `projects`."""
         raise NotImplementedError
 
     def candidate(self, vectors: Tensor) -> Tensor:
@@ -147,10 +154,9 @@ class KGEModel(nn.Module):
     def combine(self, queries: Queries, anchor: Tensor, relation: Tensor) -> Tensor:
         """[B, Dq] query vectors from [B, D] anchors and [B, Dr] relations already looked up.
 
-        Models that project return [B, Dq + Dr], the relation behind the query.
+        Models that project return [B, Dq + Dl], the lens behind the query.
         """
-        query = self._query(anchor, relation, Side.TAIL if self.reciprocal else queries.side)
-        return torch.cat([query, relation], dim=-1) if self.projects else query
+        return self._query(anchor, relation, Side.TAIL if self.reciprocal else queries.side)
 
     def ask_back(self, queries: Queries, answer: Tensor, relation: Tensor) -> Tensor:
         """[B, Dq] vectors that ask from [B, D] answers for the anchors, with the relation vectors of the queries.
@@ -161,10 +167,16 @@ class KGEModel(nn.Module):
         return self._query(answer, relation, Side(1 - side) if isinstance(side, Side) else 1 - side)
 
     def _query(self, anchor: Tensor, relation: Tensor, side: Side | Tensor) -> Tensor:
-        if isinstance(side, Side):
-            return self.query(anchor, relation, side)
-        asks_head = (side == Side.HEAD).unsqueeze(-1)
-        return torch.where(asks_head, self.query(anchor, relation, Side.HEAD), self.query(anchor, relation, Side.TAIL))
+        if not isinstance(side, Side):
+            head, tail = (self._query(anchor, relation, each) for each in (Side.HEAD, Side.TAIL))
+            return torch.where((side == Side.HEAD).unsqueeze(-1), head, tail)
+        query = self.query(anchor, relation, side)
+        return torch.cat([query, self.lens(relation, side)], dim=-1) if self.projects else query
+
+    def asks_head(self, queries: Queries) -> Tensor:
+        """[B, 1] which query vectors are to be of head queries; none with `reciprocal`."""
+        side = Side.TAIL if self.reciprocal else queries.side
+        return (torch.as_tensor(side, device=queries.anchor.device) == Side.HEAD).reshape(-1, 1)
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
         """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters."""
@@ -202,10 +214,20 @@ class KGEModel(nn.Module):
         return scores + self.margin if self.margin else scores
 
 
-def require_even(name: str, dim: int) -> None:
-    """Complex models need an even `model.dim`."""
+def require_even(name: str, dim: int, what: str = "complex numbers") -> None:
+    """Models of two halves need an even `model.dim`; `what` says what dim/2 counts."""
     if dim % 2:
         raise UserError(
-            f"model.dim={dim}: {name} stores dim/2 complex numbers per entity, so dim must be even; "
+            f"model.dim={dim}: {name} stores dim/2 {what} per entity, so dim must be even; "
             f"try {max(2, dim - 1)} or {dim + 1}"
+        )
+
+
+def require_quarters(name: str, dim: int, what: str) -> None:
+    """Models of four quarters need a `model.dim` divisible by 4; `what` says what dim/4 counts."""
+    if dim % 4:
+        below = dim - dim % 4
+        raise UserError(
+            f"model.dim={dim}: {name} stores dim/4 {what} per entity, so dim must be a multiple of 4; "
+            f"try {max(4, below)} or {below + 4}"
         )

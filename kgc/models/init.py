@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 Init = Callable[[Tensor], Tensor]
@@ -55,13 +56,23 @@ class Phases:
 
 
 class Constant:
-    """All of one value."""
+    """One value everywhere."""
 
     def __init__(self, value: float):
         self.value = value
 
     def __call__(self, table: Tensor) -> Tensor:
         return nn.init.constant_(table, self.value)
+
+
+class Identity:
+    """Every row the [rows, columns] matrix with ones on its diagonal, row by row."""
+
+    def __init__(self, rows: int, columns: int):
+        self.rows, self.columns = rows, columns
+
+    def __call__(self, table: Tensor) -> Tensor:
+        return table.copy_(torch.eye(self.rows, self.columns).flatten())
 
 
 class Columns:

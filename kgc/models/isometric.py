@@ -1,7 +1,7 @@
 """Entities with a vector and a bias, turned and translated by relations (Chami et al. 2020).
 
 The score is −d(Q, t)² + b_anchor + b_candidate, where Q is the anchor turned (rotated, reflected, or a mean of both)
-and translated. This file holds the Euclidean distance; `kgc.models.hyperbolic` the hyperbolic one.
+and translated. Here d is Euclidean; in `kgc.models.hyperbolic` it is hyperbolic.
 """
 
 from __future__ import annotations
@@ -11,57 +11,10 @@ from torch import Tensor
 
 from kgc.models.algebra import complex_product, reflect, unit
 from kgc.models.base import KGEModel, require_even
+from kgc.models.distances import SquaredEuclidean
 from kgc.models.init import Columns, Constant, Init, Normal, Phases
-from kgc.models.similarity import Extent, Similarity, fixed_sum
+from kgc.models.similarity import Similarity
 from kgc.types import Side
-
-_U = 2.0**-24
-
-
-class SquaredEuclidean(Similarity):
-    """−‖q − c‖² + b_q + b_c of rows [q | b_q] and [c | b_c], each D + 1 wide.
-
-    The key q·c − ½ (‖c‖² − b_c) orders like the score, because ‖q − c‖² − b_c = ‖q‖² − 2 key.
-
-    Proof of the band, with n ≥ ‖c‖, |b_c| the largest norm of a candidate row: q·c is off by at most (D + 8)·u·‖q‖n as
-    for `Dot`, ½ (‖c‖² − b_c) (rounded once from float64) by ½u (n² + n), their difference by u (‖q‖n + ½ (n² + n)).
-    The order is b_c − ‖q − c‖² in float64, which becomes a key by ½ (‖q‖² + order), off by at most
-    (D + 8)·2⁻⁵⁰ (‖q‖² + n² + n).
-    """
-
-    certified = True
-
-    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        q, c = query[..., :-1], candidate[..., :-1]
-        # As for `Euclidean`: the form by matrix product cancels where a distance is small against the norms.
-        distance = torch.cdist(q, c, compute_mode="donot_use_mm_for_euclid_dist")
-        return query[..., -1:] + candidate[..., -1:].mT - distance.square()
-
-    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
-        difference = query.unsqueeze(1) - candidate
-        return query[..., -1:] + candidate[..., -1] - difference[..., :-1].square().sum(-1)
-
-    def key_terms(self, candidate: Tensor) -> Tensor | None:
-        rows = candidate.double()
-        return (rows[..., :-1].square().sum(-1) - rows[..., -1]).div_(2).to(candidate.dtype)
-
-    def ranking_key(
-        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
-    ) -> Tensor:
-        half = self.key_terms(candidate) if terms is None else terms
-        return torch.addmm(half.neg(), query[:, :-1], candidate[:, :-1].T, out=out)
-
-    def order(self, query: Tensor, candidate: Tensor) -> Tensor:
-        # The query's bias is one for all its candidates: times 0 it rounds nothing away, and a non-finite one shows.
-        return candidate[..., -1] - fixed_sum((query[..., :-1] - candidate[..., :-1]).square()) + 0 * query[..., -1]
-
-    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
-        norm, largest = query[..., :-1].norm(dim=-1), extent.norm
-        squares = largest**2 + largest
-        bound = _U * ((extent.width + 10) * norm * largest + 2 * squares)
-        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + squares) + extent.width * 2.0**-125
-        key = (norm.square() + value) / 2
-        return key - bound, key + bound
 
 
 class Isometric(KGEModel):

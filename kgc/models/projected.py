@@ -1,8 +1,8 @@
 """Candidates that depend on the relation: projected once for each relation, never once for each query.
 
 A model such as TransH compares the query with `project(candidate, relation)`. The query vectors of such a model carry
-their relation's vector behind them, [q | r] of width Dq + Dr, so that queries can be grouped by relation wherever they
-come from; all candidates shared by a batch are projected once for each of its relations.
+what the projection needs of their relation behind them, [q | r] of width Dq + Dr, so that queries can be grouped by
+relation wherever they come from; all candidates shared by a batch are projected once for each of its relations.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Projected(Similarity):
 
     Args:
         similarity: compares [*, Dq] queries with [*, Dq] projected candidates.
-        project: [*, D] entity vectors and [*, Dr] relation vectors, broadcast against each other, to [*, Dq].
-        relation_dim: Dr.
+        project: [*, D] entity vectors and [*, Dr] vectors of relations, broadcast against each other, to [*, Dq].
+        relation_dim: Dr, of what the projection needs of a relation (the model's `lens`).
     """
 
     def __init__(self, similarity: Similarity, project: Project, relation_dim: int):

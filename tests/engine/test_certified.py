@@ -12,10 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kgc.models.boxe import BoxE
 from kgc.models.complex import ComplEx
 from kgc.models.distmult import DistMult
+from kgc.models.protate import PRotatE
 from kgc.models.rotate import RotatE
 from kgc.models.rote import RotE
+from kgc.models.toruse import TorusE
 from kgc.models.transe import TransE
 from kgc.ranking import RankingOptions, rank_queries
 from kgc.types import Queries, Side
@@ -47,7 +50,29 @@ def biased(query: list[float], candidate: list[float]) -> float:
     return candidate[-1] + squared(query[:-1], candidate[:-1])
 
 
+def torus(query: list[float], candidate: list[float]) -> float:
+    differences = [a - b for a, b in zip(query, candidate, strict=True)]
+    return -folded([abs(d - round(d)) for d in differences])
+
+
+def half_sine(query: list[float], candidate: list[float]) -> float:
+    half = torch.tensor([(a - b) / 2 for a, b in zip(query, candidate, strict=True)], dtype=torch.float64)
+    sines = half.sin().tolist()  # torch's: libraries round the last bit as they do
+    return -folded([abs(sine) * 0.1 for sine in sines])
+
+
+def box(query: list[float], candidate: list[float]) -> float:
+    terms = []
+    for centre, width, x in zip(query[:DIM], query[DIM:], candidate, strict=True):
+        away, half, stretch = abs(centre - x), width / 2, width + 1
+        terms.append(min(away, half) / stretch + max(away - half, 0.0) * stretch)
+    return -folded(terms)
+
+
 MODELS = {
+    "toruse": (lambda: TorusE(E, 1, DIM), torus),
+    "protate": (lambda: PRotatE(E, 1, DIM), half_sine),
+    "boxe": (lambda: BoxE(E, 1, DIM), box),
     "distmult": (lambda: DistMult(E, 1, DIM), dot),
     "complex": (lambda: ComplEx(E, 1, DIM), dot),
     "transe_l1": (lambda: TransE(E, 1, DIM, norm=1), manhattan),
@@ -62,12 +87,12 @@ def check(name: str, entities: torch.Tensor, relation: torch.Tensor, **options) 
     model = make()
     with torch.no_grad():
         model.entity.weight.copy_(torch.cat([entities, entities[:, : model.extra]], dim=1))  # biases of the same kind
-        model.relation.weight.zero_()[:, :DIM] = relation
+        model.relation.weight.copy_(relation[:, : model.relation.embedding_dim])
     anchor = torch.arange(E)
     queries, targets = Queries(anchor, torch.zeros_like(anchor), Side.TAIL), anchor.roll(7)
     vectors = model.exact_query_vectors(queries).tolist()
     counts = rank_queries(model, queries, targets, options=RankingOptions(**options))
-    table = model.entity.weight.double().tolist()
+    table = model.candidate_vectors().double().tolist()
     for i, target in enumerate(targets.tolist()):
         scores = [formula(vectors[i], c) for c in table]
         assert counts.better[i].item() == sum(s > scores[target] for s in scores)
@@ -89,7 +114,23 @@ def test_vectors_one_unit_in_the_last_place_apart(name, compile):
     generator = torch.Generator().manual_seed(1)
     for seed in range(5):
         vector = torch.randn(DIM, generator=torch.Generator().manual_seed(seed))
-        check(name, neighbours(vector, generator), torch.randn(1, DIM, generator=generator), compile=compile, block=16)
+        check(
+            name, neighbours(vector, generator), torch.randn(1, 2 * DIM, generator=generator), compile=compile, block=16
+        )
+
+
+@pytest.mark.parametrize("name", ["transe_l1", "transe_l2", "toruse", "protate", "boxe"])
+def test_candidates_beside_the_query_where_rounding_it_decides(name):
+    """Distances of some units in the last place, from queries that lie between the numbers of fp32."""
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        vector, relation = torch.randn(DIM, generator=generator), 1e-8 * torch.randn(1, 2 * DIM, generator=generator)
+        if name == "boxe":
+            base, bump = vector.chunk(2)
+            bump.mul_(1e-3)
+            centre = base + bump  # beside the boxes' centres
+            relation = torch.cat([centre, centre, torch.rand(DIM, generator=generator)]).unsqueeze(0)
+        check(name, neighbours(vector, generator), relation)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -102,15 +143,15 @@ def test_huge_tiny_and_denormal_numbers(name, seed, exponent, spread):
     entities = torch.randn(E, DIM, generator=generator, dtype=torch.float64) * 2.0 ** powers.clamp(-149, 126)
     entities = entities.clamp(-3e38, 3e38).float()
     entities[E // 2 :] = entities[torch.randint(E // 2, (E - E // 2,), generator=generator)]
-    relation = torch.randn(1, DIM, generator=generator)
+    relation = torch.randn(1, 2 * DIM, generator=generator)
     check(name, entities, relation)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_vectors_of_nothing_but_zeros_and_denormals(name):
     entities = torch.randint(-3, 4, (E, DIM), generator=torch.Generator().manual_seed(0)).double() * 2.0**-149
-    check(name, entities.float(), torch.zeros(1, DIM))
-    check(name, torch.zeros(E, DIM), torch.zeros(1, DIM))
+    check(name, entities.float(), torch.zeros(1, 2 * DIM))
+    check(name, torch.zeros(E, DIM), torch.zeros(1, 2 * DIM))
 
 
 @pytest.mark.parametrize("exponent", [-100, -30, 0, 30, 55])

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from kgc.models.isometric import SquaredEuclidean
+from kgc.models import distances
+from kgc.models.distances import Box, HalfSine, ModulusAndPhase, SquaredEuclidean, Torus
 from kgc.models.similarity import ComplexModulus, Dot, Euclidean, Manhattan, Similarity
 
 Q = [3.0, -1.0, 0.5, 2.0]
@@ -18,6 +19,9 @@ BY_HAND = {
     "dot": (Dot(), 6.75),
     "manhattan": (Manhattan(), -5.5),
     "euclidean": (Euclidean(), -math.sqrt(9.25)),
+    "torus": (Torus(), -0.5),
+    "half sine": (HalfSine(2.0), -2 * (2 * math.sin(1) + math.sin(0.5) + math.sin(0.25))),
+    "modulus and phase": (ModulusAndPhase(3.0, 2.0), -3 * math.sqrt(8) - 2 * (math.sin(0.5) + math.sin(0.25))),
     "complex modulus": (ComplexModulus(), -(math.sqrt(5) + math.sqrt(4.25))),
     "squared euclidean": (SquaredEuclidean(), 4.5 - 9),
 }
@@ -64,7 +68,8 @@ def test_ranking_keys_tie_where_integer_scores_tie(similarity):
     generator = torch.Generator().manual_seed(2)
     query, candidate = (torch.randint(-1, 2, (n, 4), generator=generator).float() for n in (8, 30))
     key, score = similarity.ranking_key(query, candidate), similarity.own(query, candidate.expand(8, -1, -1))
-    if isinstance(similarity, ComplexModulus):  # 1 + √2 = √2 + 1 in fp32, whatever the order of the sum
+    if isinstance(similarity, ComplexModulus | HalfSine | ModulusAndPhase):
+        # 1 + √2 = √2 + 1 in fp32, whatever the order of the sum.
         score = (score * 1e4).round()
         key = (key * 1e4).round()
     assert torch.equal(key.unsqueeze(1) == key.unsqueeze(2), score.unsqueeze(1) == score.unsqueeze(2))
@@ -87,6 +92,32 @@ def test_the_best_candidate_of_a_distance_is_the_query_itself(similarity):
         scores = similarity(query, candidate)
         assert torch.equal(scores.argmax(-1), torch.arange(5))
         assert scores.amax(-1).abs().max() < 1e-6
+
+
+# A box of centre 1 and width 2 spans 0 to 2. Inside, 0.5 away from the centre: 0.5/3. At its side: 1/3. Outside, 2 away
+# from the centre: 1/3 + 3. A box of width 0 is a point.
+@pytest.mark.parametrize(
+    ("point", "box", "distance"),
+    [(1.5, (1.0, 2.0), 1 / 6), (2.0, (1.0, 2.0), 1 / 3), (-1.0, (1.0, 2.0), 10 / 3), (-1.0, (1.0, 0.0), 2.0)],
+)
+def test_distances_to_boxes_by_hand(point, box, distance):
+    query = torch.tensor([[0.0, box[0], 0.0, box[1]]], dtype=torch.float64)
+    candidate = torch.tensor([[0.0, point]], dtype=torch.float64)
+    for layout in (candidate, candidate.unsqueeze(0)):
+        assert Box()(query, layout).item() == pytest.approx(-distance, rel=1e-14)
+
+
+def test_chunks_of_boxes_change_no_score_and_no_gradient(monkeypatch):
+    query, candidate = vectors(5, 8).requires_grad_(), vectors(7, 4, seed=1).requires_grad_()
+    upstream = vectors(5, 7, seed=2)
+    results = []
+    for elements in (1, 60, 10**6):
+        monkeypatch.setitem(distances._TEMPORARY, "cpu", elements)
+        scores = Box()(query, candidate)
+        results.append((scores, *torch.autograd.grad((scores * upstream).sum(), (query, candidate))))
+        assert torch.equal(scores.detach(), Box()(query.detach(), candidate.detach()))
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=1e-12, atol=1e-12)
 
 
 def test_an_unfinished_similarity_says_so():

@@ -1,0 +1,59 @@
+"""TuckER: W ×₁ h ×₂ r ×₃ t, a core tensor W shared by all relations (Balažević et al. 2019, eq. 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from kgc.models.algebra import vector_matrix
+from kgc.models.base import KGEModel
+from kgc.models.init import Init, Uniform, Xavier
+from kgc.models.similarity import Dot
+from kgc.types import Queries, Side
+
+
+class TuckER(KGEModel):
+    """A relation vector r makes the matrix W_r = Σₖ rₖ Wₖ; a tail query is W_rᵀ h, a head query W_r t.
+
+    The paper's batch normalisation is left out; `entity_dropout` and `relation_dropout` are its dropouts of inputs.
+
+    Args:
+        relation_dim: numbers per relation; `dim` when None.
+        core_init: fills the core [relation_dim, dim, dim], which is a parameter beside the two tables.
+    """
+
+    def __init__(
+        self,
+        num_entities: int,
+        num_relations: int,
+        dim: int,
+        *,
+        relation_dim: int | None = None,
+        core_init: Init | None = None,
+        **options,
+    ):
+        options = {"entity_init": Xavier(), "relation_init": Xavier()} | options
+        super().__init__(num_entities, num_relations, dim, relation_dim=relation_dim, similarity=Dot(), **options)
+        self.core = nn.Parameter(torch.empty(self.relation.embedding_dim, dim, dim))
+        with torch.no_grad():
+            (core_init or Uniform(1.0))(self.core)
+
+    def matrices(self, relation: Tensor) -> Tensor:
+        """[*, Dr] to the [*, D, D] bilinear forms."""
+        core = self.core.to(relation.dtype).flatten(1)
+        return vector_matrix(relation, core).unflatten(-1, (self.dim, self.dim))
+
+    def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
+        matrix = self.matrices(relation)
+        return vector_matrix(anchor, matrix if side is Side.TAIL else matrix.mT)
+
+    def exact_query_vectors(self, queries: Queries) -> Tensor:
+        rows, place = self.relation_rows(queries).unique(return_inverse=True)  # few: a matrix is made once for each
+        matrix = self.matrices(self.relation.weight[rows].double())
+        anchor = self.entity.weight[queries.anchor].double()
+        head = self.asks_head(queries)
+        return torch.where(head, vector_matrix(anchor, matrix.mT[place]), vector_matrix(anchor, matrix[place]))
+
+    def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:
+        pairs = (anchor.unsqueeze(-1) * answer.unsqueeze(-2)).flatten(-2)  # [*, D²]
+        return pairs @ self.core.flatten(1).T
