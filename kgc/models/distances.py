@@ -81,12 +81,11 @@ class Box(Similarity):
             return torch.stack([self.shared(*pool) for pool in zip(query, candidate, strict=True)])
         elements = _TEMPORARY.get(query.device.type, _TEMPORARY["cpu"])
         parts = query.split(max(1, elements // max(1, candidate.numel())))
-        if torch.is_grad_enabled():  # the terms are made again in the backward pass
-            return torch.cat([checkpoint(self._all, part, candidate, use_reentrant=False) for part in parts])
-        return torch.cat([self._all(part, candidate) for part in parts])
-
-    def _all(self, query: Tensor, candidate: Tensor) -> Tensor:
-        return self.own(query, candidate.unsqueeze(0))
+        if not torch.is_grad_enabled():
+            return torch.cat([self.own(part, candidate.unsqueeze(0)) for part in parts])
+        # The terms are made again in the backward pass.
+        options = {"use_reentrant": False, "preserve_rng_state": False}
+        return torch.cat([checkpoint(self.own, part, candidate.unsqueeze(0), **options) for part in parts])
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -self.terms(query.unsqueeze(1), candidate).sum(-1)
