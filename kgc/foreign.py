@@ -31,7 +31,7 @@ def read_vectors(path: str, key: str) -> Tensor:
     Raises:
         UserError: no such file, another format, Python objects inside, or not a table of numbers.
     """
-    file = Path(path)
+    file = Path(str(path))
     if not file.is_file():
         raise UserError(f"{key}={path}: no such file")
     if file.suffix == ".safetensors":
@@ -80,7 +80,7 @@ def read_vocabulary(path: str | None, key: str, rows: int) -> Vocabulary:
     """
     if path is None:
         raise UserError(f"{key} is needed: a file with one label a line, or id<TAB>label, for the rows of the table")
-    labels = read_labels(Path(path))
+    labels = read_labels(Path(str(path)))
     if len(labels) != rows:
         raise UserError(f"{key}={path}: {len(labels)} labels for a table of {rows} rows")
     return Vocabulary(labels)

@@ -50,6 +50,8 @@ def adam(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, 
 
 def adamw(params: Iterable, lr: float, weight_decay: float = 0.01, groups: Any = None, **options: Any) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019). See `_made` for the arguments."""
+    if options.pop("sparse", False):
+        raise UserError("optimizer.sparse=true: AdamW moves every row in every step; optimizer=adam has a sparse form")
     return _made(torch.optim.AdamW, params, False, groups, lr=lr, weight_decay=weight_decay, fused=True, **options)
 
 
@@ -83,12 +85,17 @@ def _made(
         UserError: a group or an option that is not there or has no such value, or one that moves rows without a
             gradient.
     """
+    for name, own in (groups or {}).items():
+        if own is not None and not isinstance(own, Mapping):
+            raise UserError(f"optimizer.groups.{name}={own}: write optimizer.groups.{name}.lr={own}, or another option")
     chosen = {name: {k: v for k, v in (own or {}).items() if v is not None} for name, own in (groups or {}).items()}
     made = [{**group, **chosen.get(group["name"], {})} for group in params]
     try:
         optimizer = kind(made, **options)
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer: {kind.__name__} refuses it: {error}") from error
+    # A fused step could undo a scaling of gradients itself, and Lightning then refuses to clip; nothing is scaled here.
+    optimizer._step_supports_amp_scaling = False
     names = [group["name"] for group in made]
     for name, own in chosen.items():
         if name not in names:

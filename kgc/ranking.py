@@ -33,6 +33,8 @@ from kgc.engine.sizes import DEFAULT, Sizes, measured_sizes, width
 from kgc.errors import UserError
 from kgc.types import Queries, RankCounts, Scorer, Side
 
+# Queries that are ranked together, a row on average: scores of one that is asked more often are made again.
+_QUERIES_A_ROW = 8
 # Cells from which on work is large enough to measure shapes of blocks on it.
 _LARGE = 1 << 27
 _PRECISIONS = ("certified", "block")
@@ -117,10 +119,18 @@ def rank_queries(
         The counts of the Q queries, in their order.
 
     Raises:
+        UserError: ids that are not there, or lists of unlike lengths.
         NonFiniteScore: a target's score is NaN or infinite and `options.nonfinite` is `error`.
         torch.OutOfMemoryError: even one query against one entity does not fit.
     """
     options = options or RankingOptions()
+    _check(scorer, queries, targets)
+    if getattr(scorer, "training", False):  # dropout has no place in ranks
+        scorer.eval()
+        try:
+            return rank_queries(scorer, queries, targets, known, options, progress)
+        finally:
+            scorer.train()
     device = targets.device
     side = queries.side if isinstance(queries.side, Tensor) else torch.full_like(targets, int(queries.side))
     rows, row_of_query = _distinct(queries, side)
@@ -144,19 +154,21 @@ def rank_queries(
             stop = min(start + batch, len(rows))
             first, last = torch.searchsorted(sorted_rows, torch.tensor([start, stop])).tolist()
             mine = order[first:last]  # the queries of this batch of rows
-            part = (rows[start:stop], row_of_query[mine] - start, targets[mine], known_target[mine], known)
             try:
-                pieces = rank(part, batch, block)
+                for some in mine.split(_QUERIES_A_ROW * batch):
+                    part = (rows[start:stop], row_of_query[some] - start, targets[some], known_target[some], known)
+                    for whole, piece in zip(results, rank(part, batch, block), strict=True):
+                        whole[some] = piece
             except (RuntimeError, MemoryError) as error:
                 if not _out_of_memory(error) or batch * block == 1:
                     raise
                 shape = (batch, -(-block // 2)) if block > 1024 or batch == 1 else (-(-batch // 2), block)
-                sizes = None
+                if sizes is not None:
+                    sizes.forbid((batch, block))
+                    sizes = None
                 room.clear()
                 warnings.warn(f"out of memory: now in blocks of {shape[0]} queries x {shape[1]} entities", stacklevel=2)
                 continue
-            for whole, piece in zip(results, pieces, strict=True):
-                whole[mine] = piece
             if sizes is not None:
                 sizes.learn(shape, stop - start, began)
                 if sizes.settled:
@@ -165,6 +177,22 @@ def rank_queries(
             if progress:
                 progress(len(mine))
     return _judge(RankCounts(*results), queries, side, targets, options)
+
+
+def _check(scorer: Scorer, queries: Queries, targets: Tensor) -> None:
+    """Ids must be there: one that is not would be ranked as another."""
+    if scorer.num_entities < 1:
+        raise UserError(f"num_entities={scorer.num_entities}: there is nothing to rank")
+    for name, ids in (("targets", targets), ("anchors", queries.anchor), ("relations", queries.relation)):
+        if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.shape != targets.shape or ids.dim() != 1:
+            raise UserError(f"{name} must be a list of int64 ids, as long as that of the targets")
+        if not ids.numel():
+            continue
+        least, largest = (int(x) for x in torch.aminmax(ids))
+        if least < 0 or (name != "relations" and largest >= scorer.num_entities):
+            raise UserError(
+                f"{name}: id {least if least < 0 else largest} is not one of {scorer.num_entities} entities"
+            )
 
 
 def is_certified(scorer: Scorer, options: RankingOptions) -> bool:

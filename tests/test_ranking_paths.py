@@ -16,12 +16,14 @@ from test_ranking import MODELS, Table, both_sides, build, fill, formula_score, 
 from torch import Tensor
 
 from kgc import ranking
+from kgc.data.known import KnownAnswers
 from kgc.engine.compiled import can_compile
+from kgc.errors import UserError
 from kgc.models.base import KGEModel
 from kgc.models.distmult import DistMult
 from kgc.ranking import RankingOptions, describe, planned, rank_queries
 from kgc.scorers import TripleScorer
-from kgc.types import Queries, Side
+from kgc.types import Queries, Side, Triples
 
 E, R = 60, 3
 
@@ -240,3 +242,33 @@ def test_many_small_calls_are_planned_as_one_large_one(monkeypatch):
     # fp32 scores may round otherwise in compiled code: the choice must not depend on the rest of a run
     assert planned(DistMult(5, 1, 4), RankingOptions(precision="block"), 1001, cpu).compile is None
     assert planned(build("transh", 5, 1, 4), RankingOptions(), 1001, cpu).compile is None
+
+
+@pytest.mark.parametrize("precision", ["certified", "block"])
+def test_dropout_has_no_place_in_ranks(precision):
+    model = DistMult(50, 1, 8, entity_dropout=0.5)
+    queries, targets = Queries(torch.arange(9), torch.zeros(9, dtype=torch.int64), Side.TAIL), torch.arange(9) + 20
+    options = RankingOptions(precision=precision)
+    trained = rank_queries(model, queries, targets, options=options)
+    assert model.training  # left as it was
+    assert torch.equal(trained.better, rank_queries(model.eval(), queries, targets, options=options).better)
+
+
+@pytest.mark.parametrize(
+    ("anchor", "target", "word"),
+    [([0], [5], "targets: id 5"), ([0], [-1], "targets: id -1"), ([7], [0], "anchors: id 7"), ([0, 1], [0], "anchors")],
+)
+def test_ids_that_are_not_there_are_refused(anchor, target, word):
+    anchor, target = torch.tensor(anchor), torch.tensor(target)
+    for scorer in (DistMult(5, 1, 4), TripleScorer(lambda h, r, t: (h + t).float(), 5)):
+        with pytest.raises(UserError, match=word):
+            rank_queries(scorer, Queries(anchor, torch.zeros_like(anchor), Side.TAIL), target)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_scores_that_are_no_floats_are_filtered_too(dtype):
+    known = KnownAnswers(Triples(torch.tensor([0]), torch.tensor([0]), torch.tensor([1])), 3, 1)
+    queries, target = Queries(torch.tensor([0]), torch.tensor([0]), Side.TAIL), torch.tensor([2])
+    scorer = TripleScorer(lambda h, r, t: (t > 0).to(dtype), 3)
+    counts = rank_queries(scorer, queries, target, known)
+    assert (counts.better.item(), counts.equal.item()) == (0, 0)

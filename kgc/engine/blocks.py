@@ -38,7 +38,6 @@ class BlockPart(Part):
             room: where blocks of scores lie; a block is gone when the next is asked for.
         """
         count = len(self.rows)
-        batch = max(batch, _SMALLEST)
         layout = RowLayout(self.row, count)
         padding = torch.arange(batch, device=self.row.device).clamp_(max=count - 1)
         score = _bind(self.scorer, self.rows[layout.order[padding]], key, room)
@@ -56,9 +55,9 @@ class BlockPart(Part):
             finite &= _all_finite(scores)
             scores[:, : start - low] = torch.nan  # counted in the block before
             scores[layout.rank_of_row[known[0]], known[1] + (start - low)] = torch.nan
-            found = counter(scores, layout, target_score, target_score)
+            found = counter(scores, layout, target_score, target_score, 0)
             better += found.above
-            equal += torch.bincount(found.query, minlength=len(self.row))
+            equal += found.inside
         equal -= (~self.known_target).long()  # a target outside the filter tied with itself
         if not bool(finite) or bool(unsteady.any()):
             chosen = torch.ones_like(unsteady) if not bool(finite) else unsteady
@@ -110,34 +109,32 @@ class BlockPart(Part):
 
 def _bind(scorer: Scorer, queries: Queries, key: Key | None, room: Room) -> Score:
     """A function from candidates to scores for fixed queries; query vectors are computed once where there are any."""
-    if hasattr(scorer, "query_vectors"):
-        vectors = scorer.query_vectors(queries)
+    if not hasattr(scorer, "query_vectors"):
+
+        def score(candidates: Tensor | range) -> Tensor:
+            scores = scorer.score(queries, candidates)
+            return scores.clone() if scores.is_floating_point() else scores.double()  # NaN marks what is not counted
+
+        return score
+    count = len(queries)
+    vectors = _filled(scorer.query_vectors(queries))
+
+    def compare(candidates: Tensor | range) -> Tensor:
+        table = _filled(scorer.candidate_vectors(candidates))
         if key is not None:
-            return lambda candidates: key(vectors, scorer.candidate_vectors(candidates))
+            scores = key(vectors, table)
+        else:
+            out = room.take(vectors, len(vectors), len(table))
+            scores = scorer.similarity.ranking_key(vectors, table, None, out)
+        return scores[:count, : len(candidates)]
 
-        def score(candidates: Tensor | range) -> Tensor:
-            out = room.take(vectors, len(vectors), len(candidates))
-            return scorer.similarity.ranking_key(vectors, scorer.candidate_vectors(candidates), None, out)
-
-    else:
-
-        def score(candidates: Tensor | range) -> Tensor:
-            return scorer.score(queries, candidates).clone()
-
-    return _padded(score, queries.anchor.device)
+    return compare
 
 
-def _padded(score: Score, device: torch.device) -> Score:
-    """The same scores, from a call of at least `_SMALLEST` candidates: the last one is repeated."""
-
-    def padded(candidates: Tensor | range) -> Tensor:
-        count = len(candidates)
-        if not 0 < count < _SMALLEST:
-            return score(candidates)
-        ids = torch.as_tensor(candidates, device=device)
-        return score(ids[torch.arange(_SMALLEST, device=device).clamp_(max=count - 1)])[:, :count]
-
-    return padded
+def _filled(vectors: Tensor) -> Tensor:
+    """[n, D] vectors, n > 0, the last one repeated up to `_SMALLEST`."""
+    missing = _SMALLEST - len(vectors)
+    return torch.cat([vectors, vectors[-1:].expand(missing, -1)]) if 0 < missing < _SMALLEST else vectors
 
 
 def _all_finite(scores: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The certified path: ranks are a property of the vectors, not of the machine.
 
-Truth is the order of the scores in float64 on the stored fp32 parameters (`Similarity.order`). A block of fp32 keys,
+Truth is the order of the scores in float64 on the stored fp32 parameters (`Similarity.order`), those below 2⁻¹²⁶ taken
+for 0, since processors differ in whether they see them. A block of fp32 keys,
 from any kernel, in any shape, decides all cells that lie outside a proven band around the target's score
 (`Similarity.band`); the cells inside the band are scored again in float64. So batch, block, threads, device and number
 of processes change no rank.
@@ -18,10 +19,13 @@ from torch import Tensor
 
 from kgc.engine.counting import BlockCounter, Count, Counter, Key, RowLayout, count_eager
 from kgc.engine.part import Part, Room, mark_nonfinite, ranges
+from kgc.models.algebra import without_denormals
 from kgc.models.similarity import Extent
 
 # Cells scored again at once: their float64 temporaries stay in a CPU's cache.
 _CELLS = 1024
+# Open cells that are kept for float64 at most, but for those of one block.
+_WAITING = 1 << 20
 # fp32 keys and thresholds up to here cannot overflow on the way.
 _SAFE = 2.0**120
 
@@ -36,7 +40,7 @@ class Candidates:
         key: a faster form of the similarity's ranking key, or None.
 
     Attributes:
-        vectors: [E, D] fp32.
+        vectors: [E, D] fp32, denormals as 0.
         terms: [E] fp32 terms of the ranking key, or None.
         extent: sizes for `Similarity.band`; an infinite norm if a vector is not finite.
     """
@@ -46,7 +50,7 @@ class Candidates:
         self.counter = counter
         self.fast_key = key
         self.room = room
-        self.vectors = model.candidate_vectors()
+        self.vectors = _flushed(model.candidate_vectors())
         norm, terms = 0.0, []
         for chunk in self.vectors.split(1 << 14):
             norm = torch.maximum(torch.as_tensor(norm, device=chunk.device), chunk.double().norm(dim=-1).max())
@@ -66,13 +70,13 @@ class Candidates:
     def counting(self, query: Tensor, layout: RowLayout, low: Tensor, high: Tensor) -> BlockCounter:
         """A function that counts blocks for [U, D] fp32 queries in the order of `layout` and [P] fp32 thresholds."""
 
-        def count(span: tuple[int, int, int], known: tuple[Tensor, Tensor]) -> Count:
+        def count(span: tuple[int, int, int], known: tuple[Tensor, Tensor], listed: int) -> Count:
             first, start, stop = span
             keys = self.key(query, first, stop)
             if start > first:
                 keys[:, : start - first] = torch.nan  # counted in the block before
             keys[layout.rank_of_row[known[0]], known[1] + (start - first)] = torch.nan
-            return self.counter(keys, layout, low, high)
+            return self.counter(keys, layout, low, high, listed)
 
         return count
 
@@ -95,24 +99,31 @@ class CertifiedPart(Part):
         layout = RowLayout(self.row, len(self.rows))
         count_block = table.counting(query.float()[layout.order], layout, low, high)
         found: list[tuple[Tensor, Tensor]] = []
-        blocks = list(ranges(len(table.vectors), block))
-        for (first, start, stop), known in zip(blocks, self.known_cells(blocks), strict=True):
-            count = count_block((first, start, stop), known)
-            better += count.above
-            if not len(count.query):
-                continue
-            at, column = count.query, count.column
-            if len(at) > 16 * len(self.rows):
-                crowded = torch.bincount(self.row[at], minlength=len(self.rows)) > (stop - start) // 8
-                whole |= crowded
-                kept = ~whole[self.row[at]]
-                at, column = at[kept], column[kept]
-            found.append((at, column + first))
-        if found:
+        waiting = 0
+
+        def decide() -> None:
             at, entity = (torch.cat(columns) for columns in zip(*found, strict=True))
+            kept = ~whole[self.row[at]]
+            at, entity = at[kept], entity[kept]
             again = self._order(table, query, self.row[at], entity)
             better.index_add_(0, at, (again > value[at]).long())
             equal.index_add_(0, at, (again == value[at]).long())
+            found.clear()
+
+        blocks = list(ranges(len(table.vectors), block))
+        for (first, start, stop), known in zip(blocks, self.known_cells(blocks), strict=True):
+            listed = max(16, (stop - start) // 8)
+            count = count_block((first, start, stop), known, listed)
+            better += count.above
+            whole[self.row[count.inside > listed]] = True  # more float64 scores than the whole row has distinct vectors
+            if len(count.query):
+                found.append((count.query, count.column + first))
+                waiting += len(count.query)
+            if waiting > _WAITING:
+                decide()
+                waiting = 0
+        if found:
+            decide()
         equal -= (~self.known_target).long()  # a target outside the filter tied with itself
         if bool(whole.any()):
             self._rank_in_float64(table, query, value, whole, better, equal, nonfinite)
@@ -162,6 +173,17 @@ class CertifiedPart(Part):
                 nonfinite[at] = odd.sum(1)[here] + (self.known_target[at] & ~own.isfinite()).long()
                 better[at] = mark_nonfinite((scores[here] > own.unsqueeze(-1)).sum(1), own)
                 equal[at] = (scores[here] == own.unsqueeze(-1)).sum(1) - (~self.known_target[at]).long()
+
+
+def _flushed(vectors: Tensor) -> Tensor:
+    """[E, D] with denormals as 0; the same memory if there are none, as bits say that no processor flushes."""
+    if vectors.dtype != torch.float32:
+        return vectors
+    for chunk in vectors.detach().split(1 << 14):
+        sizes = chunk.contiguous().view(torch.int32) & 0x7FFFFFFF
+        if bool(((sizes > 0) & (sizes < 0x00800000)).any()):
+            return without_denormals(vectors)
+    return vectors
 
 
 def _distinct_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:

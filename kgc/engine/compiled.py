@@ -48,20 +48,20 @@ def _fused(similarity: Elementwise) -> Key:
     return torch.compile(key, dynamic=True)
 
 
-def _counts(scores: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """[U, S, L] cells to [P] int32 cells above high, and [P, L] bool: some cell of that lane is in [low, high]."""
+def _counts(scores: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[U, S, L] cells to [P] int32 cells above high and from low on, and [P, L] bool: a lane has one in [low, high]."""
     cells = scores[row]
     above = (cells > high[:, None, None]).to(torch.int32).sum(1, dtype=torch.int32)
     within = (cells >= low[:, None, None]).to(torch.int32).sum(1, dtype=torch.int32)
-    return above.sum(-1, dtype=torch.int32), within > above
+    return above.sum(-1, dtype=torch.int32), within.sum(-1, dtype=torch.int32), within > above
 
 
 @functools.cache
-def _compiled_counts() -> Callable[..., tuple[Tensor, Tensor]]:
+def _compiled_counts() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     return torch.compile(_counts, dynamic=True)
 
 
-def count_compiled(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor) -> Count:
+def count_compiled(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor, listed: int) -> Count:
     """The same integers as `count_eager`, in one pass over the cells, and a second over the few that may be open.
 
     Columns are dealt to lanes, column c to lane c mod L, so that a lane is a vector's place and is summed without
@@ -69,8 +69,9 @@ def count_compiled(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor)
     """
     lanes = next(n for n in (16, 8, 4, 2, 1) if scores.shape[1] % n == 0)
     cells = scores.reshape(len(scores), -1, lanes)
-    above, inside = _compiled_counts()(cells, layout.row, low, high)
-    query, lane = inside.nonzero(as_tuple=True)
+    above, within, open_lanes = _compiled_counts()(cells, layout.row, low, high)
+    inside = within - above
+    query, lane = (open_lanes & (inside <= listed).unsqueeze(-1)).nonzero(as_tuple=True)
     again = cells[layout.row[query], :, lane]  # [m, S]
     at, place = ((again >= low[query, None]) & (again <= high[query, None])).nonzero(as_tuple=True)
-    return Count(above.long(), query[at], place * lanes + lane[at])
+    return Count(above.long(), inside.long(), query[at], place * lanes + lane[at])

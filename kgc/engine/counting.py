@@ -20,18 +20,25 @@ class Count:
 
     Args:
         above: [P] int64 cells above the high threshold.
-        query, column: [M] the cells in [low, high]: place of the query among the P, column in the block.
+        inside: [P] int64 cells in [low, high].
+        query, column: [M] the cells in [low, high] of the queries that have no more than so many of them: place of the
+            query among the P, column in the block.
     """
 
     above: Tensor
+    inside: Tensor
     query: Tensor
     column: Tensor
 
 
-Counter = Callable[[Tensor, "RowLayout", Tensor, Tensor], Count]
+# Rows of a call that are too few to be worth one of their own.
+_FEW = 64
+
+Counter = Callable[[Tensor, "RowLayout", Tensor, Tensor, int], Count]
 Key = Callable[[Tensor, Tensor], Tensor]
-# From (first entity scored, first entity counted, end) and the (rows, columns) of known cells to what else is counted.
-BlockCounter = Callable[[tuple[int, int, int], tuple[Tensor, Tensor]], Count]
+# From (first entity scored, first entity counted, end), the (rows, columns) of known cells, and how many open cells of
+# a query are listed at most, to what else is counted.
+BlockCounter = Callable[[tuple[int, int, int], tuple[Tensor, Tensor], int], Count]
 
 
 class RowLayout:
@@ -63,27 +70,38 @@ class RowLayout:
         turn = torch.arange(len(row), device=row.device) - torch.searchsorted(ordered, ordered)
         by_turn = order[torch.argsort(turn, stable=True)]
         sizes = torch.bincount(turn).tolist() if len(row) else []
-        full = [n for n in sizes if n >= max(1, rows // 8)]
+        full = [n for n in sizes if n >= max(_FEW, rows // 8)]
         self.turns = list(by_turn[: sum(full)].split(full)) if full else []
         self.rest = by_turn[sum(full) :]
 
 
-def count_eager(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor) -> Count:
-    """Counts with plain torch calls; scores [U, n], rows in the order of `layout`, thresholds [P]."""
-    above = torch.zeros(len(low), dtype=torch.int64, device=low.device)
+def count_eager(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor, listed: int) -> Count:
+    """Counts with plain torch calls.
+
+    Args:
+        scores: [U, n], rows in the order of `layout`.
+        layout: the rows that the P queries look at.
+        low, high: [P] thresholds.
+        listed: open cells of a query are listed if they are no more than that.
+    """
+    above, within_counts = (torch.zeros(len(low), dtype=torch.int64, device=low.device) for _ in range(2))
     open_queries, open_columns = [], []
     width = scores.shape[1]
-    rest = max(1, len(scores))
-    parts = [(queries, scores[: len(queries)]) for queries in layout.turns]
-    parts += [(queries, scores[layout.row[queries]]) for queries in layout.rest.split(rest) if len(queries)]
+    rest = max(2 * _FEW, len(scores))
+    turns = len(layout.turns)
+    parts = [*layout.turns, *(queries for queries in layout.rest.split(rest) if len(queries))]
     marks = scores.dtype if scores.dtype == torch.float64 else torch.float32  # half precision cannot count beyond 256
-    over, within = (scores.new_empty(scores.shape, dtype=marks) for _ in range(2))
-    for queries, rows in parts:
+    most = max(map(len, parts), default=0)
+    over, within = (scores.new_empty(most, width, dtype=marks) for _ in range(2))
+    for i, queries in enumerate(parts):
         size = len(queries)
+        rows = scores[:size] if i < turns else scores[layout.row[queries]]
         higher = torch.gt(rows, high[queries].unsqueeze(-1), out=over[:size])
         inside = torch.ge(rows, low[queries].unsqueeze(-1), out=within[:size]).sub_(higher)
         above[queries] = higher.sum(-1).long()
-        some = inside.amax(-1).nonzero().squeeze(-1) if width else queries[:0]
+        number = inside.sum(-1).long()
+        within_counts[queries] = number
+        some = ((number > 0) & (number <= listed)).nonzero().squeeze(-1)
         if len(some):
             at, column = inside[some].nonzero(as_tuple=True)
             open_queries.append(queries[some[at]])
@@ -91,6 +109,7 @@ def count_eager(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor) ->
     none = layout.row.new_empty(0)
     return Count(
         above,
+        within_counts,
         torch.cat(open_queries) if open_queries else none,
         torch.cat(open_columns) if open_columns else none,
     )

@@ -28,6 +28,8 @@ from kgc.models.similarity import ComplexModulus, Dot, Elementwise, Euclidean, M
 
 # Most queries of one row that share a score: comparing with so many thresholds costs less than a score.
 TURNS = 32
+# Times the usual number of open cells that the kernel still lists.
+_MANY = 16
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,19 @@ class FusedCandidates(Candidates):
         scanner = Scanner(self.similarity, query, layout, low, high)
         usual = 16 * len(low)
 
-        def count(span: tuple[int, int, int], known: tuple[Tensor, Tensor]) -> Count:
+        by_blocks = super().counting(query, layout, low, high)
+
+        def count(span: tuple[int, int, int], known: tuple[Tensor, Tensor], listed: int) -> Count:
             first, start, stop = span
             terms = None if self.terms is None else self.terms[start:stop]
             scan = scanner.scan(self.vectors[start:stop], terms, known, usual)
+            if scan.total > _MANY * usual:  # a table of equal vectors: counted, not listed
+                return by_blocks(span, known, listed)
             if scan.total > usual:
                 scan = scanner.scan(self.vectors[start:stop], terms, known, scan.total)
-            return Count(scan.above, scan.query, scan.column + (start - first))
+            inside = torch.bincount(scan.query, minlength=len(low))
+            kept = inside[scan.query] <= listed
+            return Count(scan.above, inside, scan.query[kept], scan.column[kept] + (start - first))
 
         return count
 

@@ -65,6 +65,12 @@ class Sizes:
             return max(self.shapes, key=lambda shape: max(self.rates[shape], default=0.0))
         return min(self.shapes, key=lambda shape: len(self.rates[shape]))
 
+    def forbid(self, shape: tuple[int, int]) -> None:
+        """Tries a shape no more that memory does not suffice for, unless it is the only one."""
+        if len(self.shapes) > 1 and shape in self.rates:
+            self.shapes.remove(shape)
+            del self.rates[shape]
+
     def start(self) -> float:
         """The time now, when the device has done what it was given."""
         if self.device.type == "cuda":

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kgc.errors import UserError
+from kgc.models.algebra import without_denormals
 from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
 from kgc.types import Queries, Side
@@ -179,10 +180,9 @@ class KGEModel(nn.Module):
         return (torch.as_tensor(side, device=queries.anchor.device) == Side.HEAD).reshape(-1, 1)
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
-        """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters."""
-        anchor, relation = self.entity.weight, self.relation.weight
-        rows = self.relation_rows(queries)
-        return self.combine(queries, anchor[queries.anchor].double(), relation[rows].double())
+        """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters, denormals as 0."""
+        anchor, relation = self.entity.weight[queries.anchor], self.relation.weight[self.relation_rows(queries)]
+        return self.combine(queries, without_denormals(anchor).double(), without_denormals(relation).double())
 
     def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
         """[N, Dc] or [B, K, Dc] vectors that `similarity` compares queries with."""

@@ -119,8 +119,8 @@ class Dot(Similarity):
     """Inner product ⟨q, c⟩.
 
     Proof of the band: rounding q moves ⟨q, c⟩ by at most u‖q‖‖c‖, the products and additions move it by at most
-    γ_D ‖q‖‖c‖ (1 + u) (Cauchy-Schwarz), so |key − ⟨q, c⟩| ≤ (D + 8)·u·‖q‖·max‖c‖ + D·2⁻¹²⁵, the last for products
-    that underflow.
+    γ_D ‖q‖‖c‖ (1 + u) (Cauchy-Schwarz). Numbers that underflow are off by at most 2⁻¹²⁶: D products by D·2⁻¹²⁶ in all,
+    coordinates of q by √D·2⁻¹²⁶‖c‖. So |key − ⟨q, c⟩| ≤ (D + 8)·u·‖q‖·max‖c‖ + D·2⁻¹²⁵ + √D·2⁻¹²⁵·max‖c‖.
     """
 
     certified = True
@@ -144,8 +144,13 @@ class Dot(Similarity):
         return fixed_sum(query * candidate)
 
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
-        bound = (extent.width + 8) * _U * extent.norm * query.norm(dim=-1) + extent.width * 2.0**-125
+        bound = (extent.width + 8) * _U * extent.norm * query.norm(dim=-1) + _underflow(extent)
         return value - bound, value + bound
+
+
+def _underflow(extent: Extent) -> float:
+    """How far a product of fp32 vectors is off, at most, because numbers below 2⁻¹²⁶ are lost; see `Dot`."""
+    return (extent.width + extent.width**0.5 * extent.norm) * 2.0**-125
 
 
 class Euclidean(Similarity):
@@ -182,7 +187,7 @@ class Euclidean(Similarity):
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
         norm, largest = query.norm(dim=-1), extent.norm
         bound = _U * ((extent.width + 10) * norm * largest + 2 * largest**2)
-        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + largest**2) + extent.width * 2.0**-125
+        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + largest**2) + 2 * _underflow(extent)
         key = (norm.square() + value) / 2
         return key - bound, key + bound
 
@@ -249,7 +254,8 @@ class _Chunked(torch.autograd.Function):
         for pools, rows in _chunks(query, candidate):
             q, c, g = query[pools, rows], candidate[pools], gradient[pools, rows]
             slopes = ctx.similarity.slopes(q.unsqueeze(2) - c.unsqueeze(1))  # [g, s, N, D]
-            of_query[pools, rows] = (g.unsqueeze(2) @ slopes).squeeze(2).neg_()
+            with torch.autocast(query.device.type, enabled=False):
+                of_query[pools, rows] = (g.unsqueeze(2) @ slopes).squeeze(2).neg_()
             of_candidate[pools] += slopes.mul_(g.unsqueeze(-1)).sum(1)
         return None, of_query, of_candidate
 

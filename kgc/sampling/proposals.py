@@ -122,6 +122,8 @@ class Degree(Unconditional):
         degree = torch.bincount(places, minlength=graph.num_entities).double().clamp_(min=self.floor)
         weight = torch.where(degree > 0, degree**self.power, 0.0)
         self.cumulative = weight.cumsum(0).to(device)
+        if not 0 < float(self.cumulative[-1]) < float("inf"):
+            raise UserError(f"sampler.proposal.power={self.power}: degrees to this power are no numbers; try 0 to 1")
 
     def entities(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         point = torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64)

@@ -84,7 +84,7 @@ def read_checkpoint(path: str) -> Checkpoint:
     Raises:
         UserError: no such file, not a checkpoint of kgc, or a config that names code outside kgc and torch.
     """
-    file = Path(path)
+    file = Path(str(path))
     if not file.is_file():
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
     try:

@@ -103,7 +103,9 @@ def _check(cfg: DictConfig, key: str, kind: Any, words: str, least: float, large
     value = OmegaConf.select(cfg, key, default=missing)
     if value is missing or (value is None and (optional or not _present(cfg, key))):
         return
-    good = isinstance(value, kind) and not isinstance(value, bool) and least <= value <= largest
+    good = (
+        isinstance(value, kind) and not isinstance(value, bool) and least <= value <= largest and math.isfinite(value)
+    )
     if not good:
         bounds = [f"at least {least:g}"] if least > -_INF else []
         bounds += [f"at most {largest:g}"] if largest < _INF else []

@@ -84,7 +84,8 @@ def largest_batch(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> i
 
 
 def doubled(step: Callable[[int], None], limit: int) -> int:
-    """The largest batch size, by doubling from 1 until memory is full, less a margin; `limit` if that fits.
+    """The largest batch size, less a margin: by doubling from 1 until memory is full, then by halving what is between
+    what fitted and what did not, to a sixteenth; `limit` if that fits.
 
     Args:
         step: does a step of training with so many examples.
@@ -100,9 +101,21 @@ def doubled(step: Callable[[int], None], limit: int) -> int:
         try:
             step(wanted)
         except torch.OutOfMemoryError:
-            return max(1, int(_MARGIN * size))
+            return max(1, int(_MARGIN * _largest(step, size, wanted)))
         size = wanted
     return size
+
+
+def _largest(step: Callable[[int], None], fits: int, fails: int) -> int:
+    """A size that fits and is within a sixteenth of the largest that does."""
+    while fails - fits > max(1, fits // 16):
+        middle = (fits + fails) // 2
+        try:
+            step(middle)
+            fits = middle
+        except torch.OutOfMemoryError:
+            fails = middle
+    return fits
 
 
 def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Callable[[int], None], int]:

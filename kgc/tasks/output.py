@@ -25,6 +25,29 @@ from kgc.report import breakdown_by_relation, metrics_table, ranked_parts, write
 from kgc.tasks.build import call
 
 
+def _claimed(folder: Path) -> int | None:
+    """Locks a folder until the process ends or the descriptor returned is closed; None where folders cannot be locked.
+
+    Raises:
+        UserError: another run writes there.
+    """
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"another run is writing to {folder}; choose another hydra.run.dir") from None
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
 class Session:
     """The terminal with its log file, and the loggers, closed in any case; silent on processes other than the first.
 
@@ -37,6 +60,7 @@ class Session:
         self.first = rank_zero_only.rank == 0
         self.run_dir = run_dir
         run_dir.mkdir(parents=True, exist_ok=True)
+        self._claim = _claimed(run_dir) if self.first else None
         self.terminal = Terminal(run_dir / log, active=self.first)
         self.loggers: list[Logger] = []
         self._capture = self.terminal.capture()
@@ -58,6 +82,8 @@ class Session:
         tracking.finish(self.loggers, failed=error is not None)
         self._capture.__exit__(kind, error, trace)
         self.terminal.close()
+        if self._claim is not None:
+            os.close(self._claim)
 
 
 def write_run(

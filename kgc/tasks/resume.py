@@ -86,7 +86,12 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 def resumed_folder(run_dir: Path, resume: Checkpoint, overrides: list[str]) -> Path:
     """Where a resumed run writes: the folder of its checkpoint, or the `hydra.run.dir` that was given."""
     home = resume.path.resolve().parent.parent
-    if any(o.startswith("hydra.run.dir=") for o in overrides) and run_dir.resolve() != home:
+    given = any(o.startswith("hydra.run.dir=") for o in overrides)
+    if not given and resume.path.resolve().parent.name != "checkpoints":
+        raise UserError(
+            f"checkpoint={resume.path}: it lies in no folder named checkpoints; say by hydra.run.dir=DIR where to go on"
+        )
+    if given and run_dir.resolve() != home:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         best = resume.path.with_name("best.ckpt")
         if best.exists():

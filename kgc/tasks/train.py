@@ -71,7 +71,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
             f"trainer.max_epochs={cfg.trainer.max_epochs}: the checkpoint has {resume.epochs} epochs already"
         )
     if cfg.dataset.get("path"):
-        cfg.dataset.path = str(Path(cfg.dataset.path).resolve())  # the checkpoint finds its data from anywhere
+        cfg.dataset.path = str(Path(str(cfg.dataset.path)).resolve())  # the checkpoint finds its data from anywhere
     config = OmegaConf.to_container(cfg, resolve=True)
     words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
     arguments = (config, words, str(run_dir), str(resume.path) if resume else None)

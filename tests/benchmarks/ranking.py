@@ -272,13 +272,13 @@ def main() -> None:
                 command = [sys.executable, __file__, "--one", data, model, engine]
                 done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
                 if done.returncode:
-                    print(f"{data} {model} {engine}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+                    last = (done.stderr.strip().splitlines() or ["killed"])[-1]
+                    print(f"{data} {model} {engine}: {last}", file=sys.stderr)
                     continue
                 results.append({"data": data, "model": model, "engine": engine, **json.loads(done.stdout)})
                 show(results[-1], results)
-    args.out.write_text(
-        json.dumps({"device": str(device()), "threads": torch.get_num_threads(), "rows": results}, indent=1)
-    )
+                rows = {"device": str(device()), "threads": torch.get_num_threads(), "rows": results}
+                args.out.write_text(json.dumps(rows, indent=1))
 
 
 def show(row: dict, rows: list[dict]) -> None:

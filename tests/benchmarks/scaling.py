@@ -116,11 +116,11 @@ def main() -> None:
         command = [sys.executable, __file__, "--one", json.dumps(job)]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
         if done.returncode:
-            print(f"{job}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            print(f"{job}: {(done.stderr.strip().splitlines() or ['killed'])[-1]}", file=sys.stderr)
             continue
         results.append({"job": job} | json.loads(done.stdout.strip().splitlines()[-1]))
         print(results[-1], flush=True)
-    args.out.write_text(json.dumps({"device": str(device()), "rows": results}, indent=1))
+        args.out.write_text(json.dumps({"device": str(device()), "rows": results}, indent=1))
 
 
 if __name__ == "__main__":

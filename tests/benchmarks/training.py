@@ -179,14 +179,13 @@ def main() -> None:
         command = [sys.executable, __file__, "--steps", str(args.steps), "--one", model, engine, str(negatives)]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ)
         if done.returncode:
-            print(f"{model} {engine}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            print(f"{model} {engine}: {(done.stderr.strip().splitlines() or ['killed'])[-1]}", file=sys.stderr)
             continue
         row = {"model": model, "negatives": negatives, "engine": engine}
         results.append(row | json.loads(done.stdout.strip().splitlines()[-1]))
+        rows = {"device": str(device()), "threads": torch.get_num_threads(), "rows": results}
+        args.out.write_text(json.dumps(rows, indent=1))
     show(results)
-    args.out.write_text(
-        json.dumps({"device": str(device()), "threads": torch.get_num_threads(), "rows": results}, indent=1)
-    )
 
 
 def show(rows: list[dict]) -> None:

@@ -9,7 +9,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kgc.models.boxe import BoxE
@@ -92,7 +92,8 @@ def check(name: str, entities: torch.Tensor, relation: torch.Tensor, **options) 
     queries, targets = Queries(anchor, torch.zeros_like(anchor), Side.TAIL), anchor.roll(7)
     vectors = model.exact_query_vectors(queries).tolist()
     counts = rank_queries(model, queries, targets, options=RankingOptions(**options))
-    table = model.candidate_vectors().double().tolist()
+    assert counts.equal.min() >= 0
+    table = [[x if abs(x) >= 2.0**-126 else 0.0 for x in row] for row in model.candidate_vectors().double().tolist()]
     for i, target in enumerate(targets.tolist()):
         scores = [formula(vectors[i], c) for c in table]
         assert counts.better[i].item() == sum(s > scores[target] for s in scores)
@@ -134,17 +135,29 @@ def test_candidates_beside_the_query_where_rounding_it_decides(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("flush", [False, True])
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 2**30), exponent=st.integers(-145, 126), spread=st.integers(0, 40))
-def test_huge_tiny_and_denormal_numbers(name, seed, exponent, spread):
-    """Vectors of all magnitudes fp32 has, mixed in one table, duplicates among them."""
+@given(
+    seed=st.integers(0, 2**30),
+    exponent=st.integers(-145, 126),
+    spread=st.integers(0, 40),
+    of_relation=st.integers(-145, 20),
+)
+@example(seed=1, exponent=50, spread=0, of_relation=-145)
+@example(seed=1, exponent=-60, spread=120, of_relation=-70)
+def test_huge_tiny_and_denormal_numbers(name, flush, seed, exponent, spread, of_relation):
+    """Vectors of all magnitudes fp32 has, mixed in one table, duplicates among them; queries that fp32 cannot hold."""
     generator = torch.Generator().manual_seed(seed)
     powers = exponent + torch.randint(-spread, spread + 1, (E, 1), generator=generator)
     entities = torch.randn(E, DIM, generator=generator, dtype=torch.float64) * 2.0 ** powers.clamp(-149, 126)
     entities = entities.clamp(-3e38, 3e38).float()
     entities[E // 2 :] = entities[torch.randint(E // 2, (E - E // 2,), generator=generator)]
-    relation = torch.randn(1, 2 * DIM, generator=generator)
-    check(name, entities, relation)
+    relation = torch.randn(1, 2 * DIM, generator=generator, dtype=torch.float64) * 2.0**of_relation
+    torch.set_flush_denormal(flush)
+    try:
+        check(name, entities, relation.float())
+    finally:
+        torch.set_flush_denormal(False)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -175,3 +188,44 @@ def test_complex_moduli_of_all_sizes(exponent):
             scores.append(-folded([math.sqrt(d[j] * d[j] + d[j + half] * d[j + half]) for j in range(half)]))
         assert counts.better[i].item() == sum(s > scores[target] for s in scores)
         assert counts.equal[i].item() == sum(s == scores[target] for s in scores) - 1
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch about itself
+def test_tables_of_many_equal_vectors_are_ranked_in_bounded_lists(compile, monkeypatch):
+    """Open cells are decided when they are many, and rows with more of them than a block's eighth by whole rows."""
+    monkeypatch.setattr("kgc.engine.certified._WAITING", 100)
+    generator = torch.Generator().manual_seed(3)
+    for share in (0.05, 0.3, 1.0):
+        entities = torch.randint(-3, 4, (700, 4), generator=generator).float()
+        entities[torch.rand(700, generator=generator) < share] = 1.0
+        model = DistMult(700, 1, 4)
+        with torch.no_grad():
+            model.entity.weight.copy_(entities)
+            model.relation.weight.fill_(1.0)
+        anchor = torch.arange(300)
+        queries, targets = Queries(anchor, torch.zeros_like(anchor), Side.TAIL), anchor + 350
+        counts = rank_queries(model, queries, targets, options=RankingOptions(block=256, batch=128, compile=compile))
+        scores = entities[:300] @ entities.T
+        own = scores.gather(1, targets.unsqueeze(1))
+        assert torch.equal(counts.better, (scores > own).sum(1))
+        assert torch.equal(counts.equal, (scores == own).sum(1) - 1)
+
+
+@pytest.mark.parametrize("precision", ["certified", "block"])
+def test_one_question_with_very_many_right_answers(precision):
+    """Its queries are dealt to parts of bounded size, not looked at one by one."""
+    entities, asked = 1500, 20_000
+    generator = torch.Generator().manual_seed(4)
+    model = DistMult(entities, 1, 2)
+    with torch.no_grad():
+        model.entity.weight.copy_(torch.randint(-9, 10, (entities, 2), generator=generator))
+        model.relation.weight.fill_(1.0)
+    anchor = torch.randint(2, (asked,), generator=generator)
+    targets = torch.randint(entities, (asked,), generator=generator)
+    queries = Queries(anchor, torch.zeros_like(anchor), Side.TAIL)
+    counts = rank_queries(model, queries, targets, options=RankingOptions(precision=precision, batch=64))
+    scores = model.entity.weight[:2].detach() @ model.entity.weight.detach().T
+    own = scores[anchor, targets]
+    table = torch.stack([(scores > x).sum(1) for x in own.unique()])  # [values, 2]
+    assert torch.equal(counts.better, table[torch.searchsorted(own.unique(), own), anchor])

@@ -76,3 +76,13 @@ def test_the_time_is_taken_when_the_device_is_done():
     for _ in range(10):
         a @ a
     assert sizes.start() - began > 1e-3
+
+
+def test_a_shape_that_memory_does_not_suffice_for_is_not_tried_again():
+    sizes = Sizes(CPU, 100_000)
+    first = sizes.shape()
+    sizes.forbid(first)
+    assert first not in sizes.shapes
+    for shape in list(sizes.shapes):
+        sizes.forbid(shape)
+    assert len(sizes.shapes) == 1

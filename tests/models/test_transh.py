@@ -99,7 +99,7 @@ def test_a_projection_is_made_once_for_each_relation_and_block(batch, block, mon
         # Where entities take several blocks the targets make further ones.
         calls += len(relations) * (blocks + (-(-targets_here // block) if blocks > 1 else 0))
     assert len(made) == calls
-    assert set(made) == {max(block, 16)}  # every product has the same width, and no fewer columns than a register
+    assert set(made) == {max(block, 16)}  # every product has the same width, of a register at least
 
 
 def test_every_product_of_a_ranking_key_has_one_shape(monkeypatch):

@@ -44,16 +44,16 @@ def full_above(patch: pytest.MonkeyPatch, limit: int) -> list[int]:
 @pytest.mark.parametrize(
     ("full", "limit", "found", "tried"),
     [
-        (300, 1592, 230, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]),  # 0.9 · 256
-        (512, 1592, 460, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]),
+        (300, 1592, 259, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 384, 320, 288, 304]),  # 0.9 · 288
+        (512, 1592, 460, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 768, 640, 576, 544]),
         (10**9, 1592, 1592, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1592]),
-        (1591, 1592, 921, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1592]),
+        (1591, 1592, 1368, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1592, 1308, 1450, 1521]),
         (5, 5, 5, [1, 2, 4, 5]),
         (5, 1, 1, [1]),
         (1, 9, 1, [1, 2]),
     ],
 )
-def test_sizes_are_doubled_until_memory_is_full(full, limit, found, tried):
+def test_sizes_are_doubled_until_memory_is_full_and_then_halved_between(full, limit, found, tried):
     seen = []
 
     def step(size: int) -> None:
@@ -83,19 +83,19 @@ def test_other_faults_are_not_taken_for_full_memory():
     ids=["adam", "sparse", "accumulated"],
 )
 def test_the_run_is_that_of_the_size_by_hand(words, tmp_path, monkeypatch, capsys):
-    runs.train(tmp_path / "by hand", *words, "batch_size=230")
+    runs.train(tmp_path / "by hand", *words, "batch_size=259")
     monkeypatch.setattr(memory, "reports_memory", lambda device: True)
     sizes = full_above(monkeypatch, 300)
     runs.train(tmp_path / "found", *words, "trainer.auto_batch=true")
     assert sizes.count(512) == 1
-    assert sizes[-1] == 1592 % 230
+    assert sizes[-1] == 1592 % 259
     first, second = (runs.trained(last_of(tmp_path / name)) for name in ("by hand", "found"))
     runs.assert_same(first, second)
     assert runs.digits(runs.metrics(tmp_path / "by hand")) == runs.digits(runs.metrics(tmp_path / "found"))
-    assert "auto_batch found batch_size=230" in capsys.readouterr().out
+    assert "auto_batch found batch_size=259" in capsys.readouterr().out
     configs = [OmegaConf.load(tmp_path / name / "config.yaml") for name in ("by hand", "found")]
     assert configs[0] == configs[1]
-    assert (configs[1].batch_size, configs[1].trainer.auto_batch) == (230, False)
+    assert (configs[1].batch_size, configs[1].trainer.auto_batch) == (259, False)
 
 
 def test_a_resume_takes_the_size_that_was_found(tmp_path, monkeypatch):
@@ -104,8 +104,8 @@ def test_a_resume_takes_the_size_that_was_found(tmp_path, monkeypatch):
     runs.train(tmp_path, "trainer.auto_batch=true", "trainer.max_epochs=1")
     monkeypatch.setattr(memory, "doubled", lambda *_: pytest.fail("searched again"))
     runs.resume(last_of(tmp_path), "trainer.max_epochs=2")
-    assert OmegaConf.load(tmp_path / "config.yaml").batch_size == 230
-    assert runs.content(last_of(tmp_path))["global_step"] == 2 * -(-1592 // 230)
+    assert OmegaConf.load(tmp_path / "config.yaml").batch_size == 259
+    assert runs.content(last_of(tmp_path))["global_step"] == 2 * -(-1592 // 259)
 
 
 def test_processes_agree_on_the_smallest(tmp_path):
