@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from kgc.models.similarity import Elementwise, Euclidean, Extent, Similarity, fixed_sum
+from kgc.models.similarity import Elementwise, Euclidean, Extent, Similarity, fixed_sum, underflow
 
 _U = 2.0**-24
 # Elements of the [b, N, D] temporary of boxes.
@@ -167,6 +167,6 @@ class SquaredEuclidean(Similarity):
         norm, largest = query[..., :-1].norm(dim=-1), extent.norm
         squares = largest**2 + largest
         bound = _U * ((extent.width + 10) * norm * largest + 2 * squares)
-        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + squares) + extent.width * 2.0**-125
+        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + squares) + 2 * underflow(extent)
         key = (norm.square() + value) / 2
         return key - bound, key + bound

@@ -144,11 +144,11 @@ class Dot(Similarity):
         return fixed_sum(query * candidate)
 
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
-        bound = (extent.width + 8) * _U * extent.norm * query.norm(dim=-1) + _underflow(extent)
+        bound = (extent.width + 8) * _U * extent.norm * query.norm(dim=-1) + underflow(extent)
         return value - bound, value + bound
 
 
-def _underflow(extent: Extent) -> float:
+def underflow(extent: Extent) -> float:
     """How far a product of fp32 vectors is off, at most, because numbers below 2⁻¹²⁶ are lost; see `Dot`."""
     return (extent.width + extent.width**0.5 * extent.norm) * 2.0**-125
 
@@ -187,7 +187,7 @@ class Euclidean(Similarity):
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
         norm, largest = query.norm(dim=-1), extent.norm
         bound = _U * ((extent.width + 10) * norm * largest + 2 * largest**2)
-        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + largest**2) + 2 * _underflow(extent)
+        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + largest**2) + 2 * underflow(extent)
         key = (norm.square() + value) / 2
         return key - bound, key + bound
 

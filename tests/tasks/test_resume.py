@@ -113,6 +113,13 @@ CASES |= {
     ],
     "hitter-adversarial-adam": ["model=hitter", "model.heads=2", "model.width=8"],
     "atth-one_vs_all-adam-n3": ["model=atth", "objective=one_vs_all", "regularizer=n3"],
+    "tucker-core-of-another-rate": [
+        "model=tucker",
+        "model.relation_dim=5",
+        "objective=one_vs_all",
+        "optimizer=adagrad",
+        "+optimizer.groups.other.lr=0.02",
+    ],
 }
 WILD = runs.LOST_AFTER_TWO  # the best epoch is the second
 
