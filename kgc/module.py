@@ -218,6 +218,10 @@ class KGEModule(LightningModule):
                     raise failure
 
     def on_validation_epoch_start(self) -> None:
+        if self.trainer.world_size > 1:
+            # Statistics of the last batch differ from process to process; those of the first are saved.
+            for statistics in self.model.buffers():
+                torch.distributed.broadcast(statistics, 0)
         self.start_ranking(self.graph.valid)
 
     def validation_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:

@@ -121,9 +121,9 @@ class NegativeSampling(Objective):
         for queries, target, negatives in self.sampler.draw(triples, step, generator, model, self.epoch):
             anchor = model.entity_vectors(queries.anchor)  # [B, D]
             relation = model.relation_vectors(model.relation_rows(queries))  # [B, Dr]
-            answer = model.candidate_vectors(target.unsqueeze(-1))  # [B, 1, D]
+            answer = model.entity_vectors(target.unsqueeze(-1))  # [B, 1, D]
             query = model.combine(queries, anchor, relation)  # [B, Dq]
-            positive = model.logits(model.similarity(query, answer)).squeeze(-1)  # [B]
+            positive = model.logits(model.similarity(query, model.candidate(answer))).squeeze(-1)  # [B]
             scores = model.compare(query, negatives.candidates)  # [B, K] or [B, N]
             negative = model.logits(scores)
             if negatives.log_q is not None:

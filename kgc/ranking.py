@@ -291,10 +291,12 @@ def _out_of_memory(error: Exception) -> bool:
 @contextlib.contextmanager
 def exact_arithmetic(device: torch.device) -> Iterator[None]:
     """Autocast and TF32 off: ranks are computed in full fp32."""
-    precision = torch.get_float32_matmul_precision()
+    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions

@@ -90,6 +90,11 @@ def unit(phase: Tensor) -> Tensor:
     return torch.cat([phase.cos(), phase.sin()], dim=-1)
 
 
+def reflect(a: Tensor, phase: Tensor) -> Tensor:
+    """[*, D] complex numbers a to e^{iφ}·ā: reflections of the plane in the line at angle φ/2; its own inverse."""
+    return complex_product(unit(phase), a, conjugate=True)
+
+
 def without_denormals(vectors: Tensor) -> Tensor:
     """The same numbers, those smaller than the smallest normal one as 0, whatever the processor makes of them."""
     return torch.where(vectors.abs() < torch.finfo(vectors.dtype).tiny, 0.0, vectors)

@@ -25,20 +25,25 @@ class KGEModel(nn.Module):
     Args:
         num_entities: E.
         num_relations: R. With `reciprocal` the table has 2R rows, the second half for head queries.
-        dim: D, real numbers stored per entity.
+        dim: D, real numbers of an entity's vector; a model with `extra` numbers (a bias) stores these behind it.
         similarity: compares query and candidate vectors.
-        relation_dim: Dr, real numbers stored per relation; D when None.
-        reciprocal: answer (?, r, t) as (t, r + R, ?) with a relation vector of its own (Lacroix et al. 2018).
+        relation_dim: Dr, real numbers stored per relation; `dim` when None.
+        reciprocal: answer (?, r, t) as (t, r + R, ?) with a relation vector of its own (Lacroix et al. 2018). Models
+            that are `reciprocal_only` have no formula for head queries.
         margin: γ, the logit of distance 0; added to scores by `logits`, never in ranking (it would only round).
         entity_dropout, relation_dropout: probability that a coordinate is zeroed in training.
         entity_init, relation_init: fill a table in place.
 
     A model whose candidates depend on the relation sets `projects` and writes `project`, and `lens` where that does not
     need the whole relation vector. Its `similarity` is then a `Projected` one, whose query vectors are [query | lens].
+
+    Below, D counts the `extra` numbers of an entity too; they know no dropout.
     """
 
     projects = False  # candidates are compared as `project` makes them
     lens_dim: int | None = None  # Dl, numbers that `lens` makes; Dr when None
+    extra = 0  # real numbers stored per entity behind its vector
+    reciprocal_only = False  # `query` answers tail queries alone
 
     def __init__(
         self,
@@ -58,6 +63,11 @@ class KGEModel(nn.Module):
         super().__init__()
         if dim < 1:
             raise UserError(f"model.dim={dim}: the width of an entity vector must be at least 1")
+        if self.reciprocal_only and not reciprocal:
+            raise UserError(
+                f"model.reciprocal=false: {type(self).__name__} answers tail queries only; choose "
+                "model.reciprocal=true, which asks for heads by relations of their own"
+            )
         self.num_entities = num_entities
         self.num_relations = num_relations
         self.dim = dim
@@ -65,7 +75,8 @@ class KGEModel(nn.Module):
         self.margin = margin
         self.entity_dropout = entity_dropout
         self.relation_dropout = relation_dropout
-        self.entity = nn.Embedding(num_entities, dim, _weight=torch.empty(num_entities, dim))
+        stored = dim + self.extra
+        self.entity = nn.Embedding(num_entities, stored, _weight=torch.empty(num_entities, stored))
         rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
         self.similarity = similarity
@@ -89,6 +100,10 @@ class KGEModel(nn.Module):
         """[*, D] entities as seen through the lenses [*, Dl], broadcast against them: [*, Dq]. For `projects`."""
         raise NotImplementedError
 
+    def candidate(self, vectors: Tensor) -> Tensor:
+        """[*, D] entities as `similarity` compares them with queries: [*, Dc]; the same for all queries."""
+        return vectors
+
     def magnitude(self, vectors: Tensor) -> Tensor:
         """Absolute values that a regularizer penalises: of real numbers, or the moduli of complex ones."""
         return vectors.abs()
@@ -110,7 +125,10 @@ class KGEModel(nn.Module):
             vectors = F.embedding(entities, table, sparse=self.entity.sparse)
         else:
             vectors = table if entities is None else table[entities.start : entities.stop]
-        return F.dropout(vectors, self.entity_dropout, self.training and self.entity_dropout > 0)
+        if not (self.training and self.entity_dropout):
+            return vectors
+        dropped = F.dropout(vectors[..., : self.dim], self.entity_dropout)
+        return torch.cat([dropped, vectors[..., self.dim :]], dim=-1) if self.extra else dropped
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
         """[*] ids to [*, Dr]."""
@@ -167,8 +185,8 @@ class KGEModel(nn.Module):
         return self.combine(queries, without_denormals(anchor).double(), without_denormals(relation).double())
 
     def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
-        """[N, D] or [B, K, D] vectors that `similarity` compares queries with."""
-        return self.entity_vectors(candidates)
+        """[N, Dc] or [B, K, Dc] vectors that `similarity` compares queries with."""
+        return self.candidate(self.entity_vectors(candidates))
 
     def compare(self, query: Tensor, candidates: Tensor | range | None = None) -> Tensor:
         """[B, E], [B, n], [B, N] or [B, K] scores of [B, Dq] query vectors.

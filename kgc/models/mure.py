@@ -7,8 +7,8 @@ from torch import Tensor
 
 from kgc.errors import UserError
 from kgc.models.base import KGEModel
-from kgc.models.distances import BiasedSquare
-from kgc.models.init import Constant, Normal, Parts
+from kgc.models.distances import SquaredEuclidean
+from kgc.models.init import Columns, Constant, Normal
 from kgc.types import Side
 
 
@@ -26,15 +26,15 @@ class MuRE(KGEModel):
             raise UserError(f"model.dim={dim}: MuRE stores two biases per entity behind its vector; take at least 3")
         self.width = dim - 2
         self.lens_dim = self.width + 2
-        entity = Parts((self.width, Normal(1e-3)), (2, Constant(0.0)))
-        relation = Parts((self.width, Constant(1.0)), (self.width, Normal(1e-3)))
+        entity = Columns((self.width, Normal(1e-3)), (2, Constant(0.0)))
+        relation = Columns((self.width, Constant(1.0)), (self.width, Normal(1e-3)))
         options = {"entity_init": entity, "relation_init": relation} | options
         super().__init__(
             num_entities,
             num_relations,
             dim,
             relation_dim=2 * self.width,
-            similarity=BiasedSquare(),
+            similarity=SquaredEuclidean(),
             **options,
         )
 

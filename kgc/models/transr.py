@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kgc.models.algebra import ordered_vector_matrix
 from kgc.models.base import KGEModel
-from kgc.models.init import Identity, MarginRange, Parts
+from kgc.models.init import Columns, Identity, MarginRange
 from kgc.models.similarity import Euclidean
 from kgc.types import Side
 
@@ -40,8 +40,8 @@ class TransR(KGEModel):
         self.space = dim if relation_dim is None else relation_dim
         self.lens_dim = self.space * dim
         init = MarginRange(margin, dim)
-        parts = Parts((self.space, init), (self.lens_dim, Identity(self.space, dim)))
-        options = {"entity_init": init, "relation_init": parts} | options
+        groups = Columns((self.space, init), (self.lens_dim, Identity(self.space, dim)))
+        options = {"entity_init": init, "relation_init": groups} | options
         super().__init__(
             num_entities,
             num_relations,

@@ -21,6 +21,8 @@ _WHOLE = {
     "trainer.accumulate_grad_batches": (1, _INF, False),
     "trainer.patience": (0, _INF, True),
     "model.dim": (1, _INF, False),
+    **{f"model.{size}": (1, _INF, False) for size in ("height", "channels", "kernel", "layers", "heads", "width")},
+    "model.hidden": (1, _INF, False),
     "ranking.limit": (1, _INF, True),
     "sampler.num_negatives": (1, _INF, False),
     "sampler.proposal.share": (1, _INF, True),
@@ -38,6 +40,7 @@ _NUMBER = {
     "model.margin": (-_INF, _INF, False),
     "model.entity_dropout": (0, 0.999999, False),
     "model.relation_dropout": (0, 0.999999, False),
+    **{f"model.{part}dropout": (0, 0.999999, False) for part in ("", "input_", "feature_", "hidden_")},
     "sampler.temperature": (0, _INF, False),
     "sampler.proposal.power": (-_INF, _INF, False),
     "sampler.proposal.floor": (0, _INF, False),
@@ -52,7 +55,7 @@ _NUMBER = {
     "optimizer.weight_decay": (0, _INF, False),
     **{
         f"optimizer.groups.{table}.{option}": (least, _INF, True)
-        for table in ("entity", "relation")
+        for table in ("entity", "relation", "other")
         for option, least in (("lr", 1e-30), ("momentum", 0), ("weight_decay", 0))
     },
     "scheduler.gamma": (1e-30, _INF, False),

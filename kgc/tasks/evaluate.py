@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from kgc.console import ProgressLine, Terminal
@@ -125,7 +126,7 @@ def from_vectors(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, K
     entity_labels = read_vocabulary(given.entity_labels, "embeddings.entity_labels", len(entities))
     relation_labels = read_vocabulary(given.relation_labels, "embeddings.relation_labels", len(relations))
     graph = build_graph(cfg, entity_labels, relation_labels)
-    cfg.model.dim = entities.shape[1]
+    cfg.model.dim = entities.shape[1] - get_class(cfg.model._target_).extra
     model = build_model(cfg, len(entities), len(relations))
     load_vectors(model, entities, relations)
     terminal.say(
