@@ -461,7 +461,7 @@ def attention(w: Weights, name: str, tokens: list[list[float]], heads: int) -> l
     """Multi-head attention of tokens to one another (Vaswani et al. 2017)."""
     n = len(tokens[0])
     size = n // heads
-    mixed = [linear(w[f"{name}.in_proj_weight"], w[f"{name}.in_proj_bias"], x) for x in tokens]
+    mixed = [linear(w[f"{name}.attention.weight"], w[f"{name}.attention.bias"], x) for x in tokens]
     out = []
     for asking in mixed:
         joined: list[float] = []
@@ -471,7 +471,7 @@ def attention(w: Weights, name: str, tokens: list[list[float]], heads: int) -> l
             shares = softmax([sum(a * b for a, b in zip(query, k, strict=True)) / math.sqrt(size) for k in keys])
             values = [m[2 * n + start : 2 * n + start + size] for m in mixed]
             joined += [sum(s * v[i] for s, v in zip(shares, values, strict=True)) for i in range(size)]
-        out.append(linear(w[f"{name}.out_proj.weight"], w[f"{name}.out_proj.bias"], joined))
+        out.append(linear(w[f"{name}.joined.weight"], w[f"{name}.joined.bias"], joined))
     return out
 
 
@@ -479,12 +479,12 @@ def hitter(h: Vector, r: Vector, t: Vector, w: Weights, heads: int = 2) -> float
     """⟨what a Transformer makes of [CLS] beside h and r, t⟩ (Chen et al. 2021)."""
     tokens = added([[0.0] * len(h), h, r], w["network.kinds"])
     layer = 0
-    while (name := f"network.encoder.layers.{layer}") + ".linear1.weight" in w:
-        seen = attention(w, f"{name}.self_attn", tokens, heads)
+    while (name := f"network.layers.{layer}") + ".inner.weight" in w:
+        seen = attention(w, name, tokens, heads)
         tokens = [layer_norm(w, f"{name}.norm1", x) for x in added(tokens, seen)]
-        inner = [linear(w[f"{name}.linear1.weight"], w[f"{name}.linear1.bias"], x) for x in tokens]
+        inner = [linear(w[f"{name}.inner.weight"], w[f"{name}.inner.bias"], x) for x in tokens]
         inner = [[max(0.0, v) for v in x] for x in inner]
-        outer = [linear(w[f"{name}.linear2.weight"], w[f"{name}.linear2.bias"], x) for x in inner]
+        outer = [linear(w[f"{name}.outer.weight"], w[f"{name}.outer.bias"], x) for x in inner]
         tokens = [layer_norm(w, f"{name}.norm2", x) for x in added(tokens, outer)]
         layer += 1
     return sum(a * b for a, b in zip(tokens[0], t, strict=True))

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from kgc.errors import UserError
 from kgc.models.init import Columns, Constant
-from kgc.models.network import BatchNorm, NetworkModel
+from kgc.models.layers import BatchNorm, Convolution, ImageNorm, Linear
+from kgc.models.network import NetworkModel
 
 
 class ConvE(NetworkModel):
@@ -52,14 +53,14 @@ class ConvE(NetworkModel):
                 "smaller kernel, a larger model.dim or another model.height"
             )
         image = nn.Sequential(
-            nn.BatchNorm2d(1),
+            ImageNorm(1),
             nn.Dropout(input_dropout),
-            nn.Conv2d(1, channels, kernel),
-            nn.BatchNorm2d(channels),
+            Convolution(1, channels, kernel),
+            ImageNorm(channels),
             nn.ReLU(),
             nn.Dropout2d(feature_dropout),
             nn.Flatten(),
-            nn.Linear(channels * (2 * height - kernel + 1) * (width - kernel + 1), dim),
+            Linear(channels * (2 * height - kernel + 1) * (width - kernel + 1), dim),
             nn.Dropout(hidden_dropout),
             BatchNorm(dim),
             nn.ReLU(),

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from kgc.errors import UserError
+from kgc.models.layers import LayerNorm, Linear
 from kgc.models.network import NetworkModel
+from kgc.models.similarity import fixed_sum
 
 
 class HittER(NetworkModel):
@@ -51,13 +53,42 @@ class _Encoder(nn.Module):
     def __init__(self, dim: int, layers: int, heads: int, width: int, dropout: float):
         super().__init__()
         self.kinds = nn.Parameter(torch.empty(3, dim))  # [CLS], and what is added to the anchor and to the relation
-        layer = nn.TransformerEncoderLayer(dim, heads, width, dropout, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.layers = nn.ModuleList(_Layer(dim, heads, width, dropout) for _ in range(layers))
         nn.init.normal_(self.kinds, std=0.02)
-        for parameter in self.encoder.parameters():  # torch makes all layers copies of one
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
 
     def forward(self, anchor: Tensor, relation: Tensor) -> Tensor:
         tokens = torch.stack([torch.zeros_like(anchor), anchor, relation], dim=1) + self.kinds  # [B, 3, dim]
-        return self.encoder(tokens)[:, 0]
+        for layer in self.layers:
+            tokens = layer(tokens)
+        return tokens[:, 0]
+
+
+class _Layer(nn.Module):
+    """Attention and a feed-forward part on [B, T, dim] tokens, each added and normalised (Vaswani et al. 2017)."""
+
+    def __init__(self, dim: int, heads: int, width: int, dropout: float):
+        super().__init__()
+        self.heads = heads
+        self.attention = Linear(dim, 3 * dim)  # to queries, keys and values
+        self.joined = Linear(dim, dim)
+        self.inner = Linear(dim, width)
+        self.outer = Linear(width, dim)
+        self.norm1, self.norm2 = LayerNorm(dim), LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+        for linear in (self.attention, self.joined, self.inner, self.outer):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = self.norm1(tokens + self.dropout(self.attend(tokens)))
+        return self.norm2(tokens + self.dropout(self.outer(self.dropout(self.inner(tokens).relu()))))
+
+    def attend(self, tokens: Tensor) -> Tensor:
+        """Tokens are three: sums over them, and over a head's few numbers, are quicker than products of matrices."""
+        split = self.attention(tokens).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, heads, dim / heads]
+        query, key, value = split.permute(2, 0, 3, 1, 4)  # [B, heads, T, dim / heads] each
+        logits = fixed_sum(query.unsqueeze(-2) * key.unsqueeze(-3)) / query.shape[-1] ** 0.5  # [B, heads, T, T]
+        weights = (logits - logits.amax(-1, keepdim=True).detach()).exp()
+        weights = self.dropout(weights / fixed_sum(weights).unsqueeze(-1))
+        seen = fixed_sum(weights.unsqueeze(-2) * value.mT.unsqueeze(-3))  # [B, heads, T, dim / heads]
+        return self.joined(seen.transpose(1, 2).flatten(-2))

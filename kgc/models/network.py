@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kgc.errors import UserError
+from kgc.models.algebra import without_denormals
 from kgc.models.base import KGEModel
 from kgc.models.similarity import Dot
 from kgc.types import Queries, Side
 
-# Queries of one float64 call: always as many, so that their number changes no product's shape, and so no rounding.
-_ROWS = 128
+# Queries of one float64 call, which bounds its memory.
+_ROWS = 256
 
 
 class NetworkModel(KGEModel):
@@ -22,7 +23,8 @@ class NetworkModel(KGEModel):
 
     The network answers tail queries only. Batch normalisation and dropout are those of training while the model is in
     training mode; in evaluation mode a score depends on nothing but its triple. Ranks are certified: those of the
-    network computed in float64, in evaluation mode, from the stored parameters.
+    network computed in float64, in evaluation mode, from the stored parameters: it must be made of `kgc.models.layers`
+    and of what treats each number by itself, or the vectors would depend on the batch.
 
     Args:
         network: a module from [B, dim] anchors without their biases and [B, Dr] relations to [B, dim].
@@ -40,12 +42,11 @@ class NetworkModel(KGEModel):
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
         exact = copy.deepcopy(self.network).double().eval()
-        ids = torch.stack([queries.anchor, self.relation_rows(queries)])
         parts = []
-        for anchor, relation in F.pad(ids, (0, -ids.shape[1] % _ROWS)).split(_ROWS, dim=1):
-            vectors = self.entity.weight[anchor][:, : self.dim]
-            parts.append(exact(vectors.double(), self.relation.weight[relation].double()))
-        return self._with_bias(torch.cat(parts)[: ids.shape[1]])
+        for ids in torch.stack([queries.anchor, self.relation_rows(queries)]).split(_ROWS, dim=1):
+            anchor, relation = self.entity.weight[ids[0]][:, : self.dim], self.relation.weight[ids[1]]
+            parts.append(exact(without_denormals(anchor).double(), without_denormals(relation).double()))
+        return self._with_bias(torch.cat(parts))
 
     def _with_bias(self, vectors: Tensor) -> Tensor:
         """[B, dim] to [B, D]: each of the candidate's `extra` numbers is added once."""
@@ -65,13 +66,3 @@ class NetworkModel(KGEModel):
             f"objective.relation_weight: {type(self).__name__} would run its network once for each pair of a triple "
             "and a relation; set it to 0"
         )
-
-
-class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of [B, D]. In training a batch of one, which has no spread, is taken as in evaluation."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        if len(input) > 1 or not self.training:
-            return super().forward(input)
-        mean, var = self.running_mean, self.running_var
-        return F.batch_norm(input, mean, var, self.weight, self.bias, training=False, eps=self.eps)

@@ -51,7 +51,7 @@ LAYOUTS = {
     "transd": Layout(parts=2, huge=1e5),
     "hake": Layout(parts=2, relation=lambda dim: dim // 2 * 3),
     "boxe": Layout(parts=2, relation=lambda dim: 2 * dim),
-    "mure": Layout(relation=lambda dim: 2 * (dim - 2), huge=1e8),
+    "mure": Layout(extra=2, relation=lambda dim: 2 * dim, huge=1e8),
     "rote": Layout(parts=2, extra=1, relation=lambda dim: dim + dim // 2),
     "refe": Layout(parts=2, extra=1, relation=lambda dim: dim + dim // 2),
     "atte": Layout(parts=2, extra=1, relation=lambda dim: 3 * dim),
@@ -59,7 +59,7 @@ LAYOUTS = {
     "refh": Layout(parts=2, extra=1, relation=lambda dim: dim + dim // 2 + 1),
     "atth": Layout(parts=2, extra=1, relation=lambda dim: 3 * dim + 1),
     "conve": Layout(extra=1, weights=("network",), small={"height": 1, "channels": 3, "kernel": 2}),
-    "hitter": Layout(weights=("network",), small={"heads": 2, "width": 6}),
+    "hitter": Layout(weights=("network",), small={"heads": 2, "width": 6, "layers": 1}),
     "ermlp": Layout(weights=("hidden", "output"), small={"hidden": 6}),
 }
 HYPERBOLIC = ("roth", "refh", "atth")
@@ -377,7 +377,6 @@ def test_models_without_head_queries_refuse_them_with_the_cure(path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mure", {"dim": 2}, r"model\.dim=2: MuRE .* at least 3"),
         ("protate", {"modulus": 0.0}, r"model\.modulus=0\.0: .* more than 0"),
     ],
 )
@@ -412,7 +411,7 @@ def test_an_unknown_norm_is_refused_with_the_choices():
         ("pairre", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
         ("transd", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
         ("boxe", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
-        ("mure", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),
+        ("mure", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0, 7.0, 7.0, 7.0, 7.0]),  # stretched and translated
         ("transr", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),  # the matrix behind it is not held down
         ("transh", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0]),  # the second half is a normal, whose length means nothing
         ("rote", [3.0, 0.0, 4.0, 2.0], [3.0, 0.0, 4.0, 2.0]),  # what comes after the translation, and biases, are none

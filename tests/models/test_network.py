@@ -14,7 +14,7 @@ from kgc.models.base import KGEModel
 from kgc.models.conve import ConvE
 from kgc.models.ermlp import ERMLP
 from kgc.models.hitter import HittER
-from kgc.models.network import BatchNorm
+from kgc.models.layers import BatchNorm
 from kgc.objectives import KVsAll, OneVsAll
 from kgc.optim import table_groups
 from kgc.ranking import RankingOptions, describe, is_certified, rank_queries
