@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
@@ -13,6 +13,7 @@ import pytest
 import torch
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
+from small import SMALL
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -32,7 +33,6 @@ class Layout:
     extra: int = 0  # numbers of an entity behind its vector
     relation: Callable[[int], int] = lambda dim: dim  # numbers of a relation
     weights: tuple[str, ...] = ()  # parameters and modules beside the two tables
-    small: dict[str, int] = field(default_factory=dict)  # options of a network of a few weights, for any even `dim`
     huge: float = 1e9  # a size whose products and squares stay in the range of fp32
 
 
@@ -58,9 +58,9 @@ LAYOUTS = {
     "roth": Layout(parts=2, extra=1, relation=lambda dim: dim + dim // 2 + 1),
     "refh": Layout(parts=2, extra=1, relation=lambda dim: dim + dim // 2 + 1),
     "atth": Layout(parts=2, extra=1, relation=lambda dim: 3 * dim + 1),
-    "conve": Layout(extra=1, weights=("network",), small={"height": 1, "channels": 3, "kernel": 2}),
-    "hitter": Layout(weights=("network",), small={"heads": 2, "width": 6, "layers": 1}),
-    "ermlp": Layout(weights=("hidden", "output"), small={"hidden": 6}),
+    "conve": Layout(extra=1, weights=("network",)),
+    "hitter": Layout(weights=("network",)),
+    "ermlp": Layout(weights=("hidden", "output")),
 }
 HYPERBOLIC = ("roth", "refh", "atth")
 
@@ -74,7 +74,7 @@ class Case:
 
     def build(self, entities: int = E, relations: int = R, dim: int = DIM, **more) -> KGEModel:
         options = dict(self.options) | {"num_entities": entities, "num_relations": relations, "dim": dim}
-        options |= self.layout.small | more
+        options |= SMALL.get(self.path.stem, {}) | more
         torch.manual_seed(0)
         try:
             return hydra.utils.instantiate(OmegaConf.load(self.path), **options).eval()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from draws import generator, graph_of
 from omegaconf import OmegaConf
+from small import SMALL
 
 from kgc.losses.pairwise import Logistic
 from kgc.models import pairs, similarity
@@ -28,7 +29,8 @@ GRAPH = graph_of(TRAIN, E, R)
 
 def built(path: Path, device: torch.device | str = "cpu", **options) -> KGEModel:
     torch.manual_seed(0)
-    model = hydra.utils.instantiate(OmegaConf.load(path), num_entities=E, num_relations=R, dim=DIM, **options)
+    options |= SMALL.get(path.stem, {}) | {"num_entities": E, "num_relations": R, "dim": DIM}
+    model = hydra.utils.instantiate(OmegaConf.load(path), **options).eval()
     with torch.no_grad():
         for table in model.parameters():
             table.normal_(generator=generator(1))
@@ -49,6 +51,8 @@ def gradients(model: KGEModel, value: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("pools", [1, 2, 3, 4, 6, 11])
 def test_scores_of_pools_are_those_of_single_triples(path, reciprocal, pools, device):
     """Batches of 11 in pools of 11, 6, 4, 3, 2 and 1: the last one serves 11, 5, 3, 2, 1 and 1."""
+    if not reciprocal and OmegaConf.load(path).reciprocal:
+        pytest.skip("answers tail queries only")
     model, queries = built(path, device, reciprocal=reciprocal), mixed(B, device)
     candidates = torch.randint(E, (pools, 9), generator=generator(5)).to(device)
     size = -(-B // pools)

@@ -1,0 +1,9 @@
+"""Options of networks so small that tests are quick, for any even `dim`; by the names of `conf/model/`."""
+
+from __future__ import annotations
+
+SMALL: dict[str, dict[str, int]] = {
+    "conve": {"height": 1, "channels": 3, "kernel": 2},
+    "hitter": {"layers": 1, "heads": 2, "width": 6},
+    "ermlp": {"hidden": 6},
+}
