@@ -38,13 +38,13 @@ class NetworkModel(KGEModel):
     def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
         return self._with_bias(self.network(anchor[..., : self.dim], relation))
 
-    def exact_query_vectors(self, queries: Queries) -> Tensor:
+    def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         exact = copy.deepcopy(self.network).double().eval()
         ids = torch.stack([queries.anchor, self.relation_rows(queries)])
         parts = []
         for anchor, relation in F.pad(ids, (0, -ids.shape[1] % _ROWS)).split(_ROWS, dim=1):
-            vectors = self.entity.weight[anchor][:, : self.dim]
-            parts.append(exact(vectors.double(), self.relation.weight[relation].double()))
+            vectors = entities[anchor][:, : self.dim]
+            parts.append(exact(vectors.double(), relations[relation].double()))
         return self._with_bias(torch.cat(parts)[: ids.shape[1]])
 
     def _with_bias(self, vectors: Tensor) -> Tensor:

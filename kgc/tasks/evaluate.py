@@ -108,7 +108,7 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
             f"warning: the data of {graph.name} changed since training (digest {graph.digest[:12]}, then "
             f"{checkpoint.digest[:12]}): these numbers are not comparable with the run's own"
         )
-    model = build_model(cfg, len(checkpoint.entities), len(checkpoint.relations))
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     load_weights(model, checkpoint)
     return graph, model, cfg
 
