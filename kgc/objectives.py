@@ -234,7 +234,7 @@ class KVsAll(Objective):
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         if isinstance(model, PathModel):
             raise UserError(
-                f"objective=k_vs_all: {type(model).__name__} would have to find all answers of a query again on a graph "
+                f"objective=k_vs_all: {type(model).__name__} would have to find all answers of a query on a graph "
                 "without any of them; choose objective=one_vs_all or negative_sampling"
             )
         queries = self.queries[index]

@@ -116,9 +116,7 @@ class CompGCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(dim))
         self.norm = nn.BatchNorm1d(dim)
 
-    def forward(
-        self, entity: Tensor, relation: Tensor, graph: MessageGraph, weight: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, entity: Tensor, relation: Tensor, graph: MessageGraph, weight: Tensor) -> tuple[Tensor, Tensor]:
         """[E, dim] and [2R, dim] vectors, and `symmetric_shares`, to vectors of the same sizes."""
         messages = self.composition(graph.sources(entity), F.embedding(graph.relation, relation))  # [P, dim]
         total = self.composition(entity, self.loop) @ self.loop_weight

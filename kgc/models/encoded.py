@@ -22,9 +22,9 @@ class EncodedModel(OverFacts, KGEModel):
     """A decoder on the vectors that an encoder makes of two learned tables and the facts given by `use_facts`.
 
     The encoder runs once for a step of training (`one_pass`) and once for an evaluation: without gradients its tables
-    are kept until the next step or another change of parameters, beside the parameters and not among them, so that no checkpoint holds them. In
-    evaluation mode it is computed in float64 and rounded to the model's type, and ranks are the decoder's on these
-    tables: certified where the decoder's are.
+    are kept until the next step or another change of parameters. They are none of the state, so that no checkpoint
+    holds them. In evaluation mode the encoder is computed in float64 and its tables are rounded to the model's type;
+    ranks are the decoder's on these tables, certified where the decoder's are.
 
     Args:
         decoder: makes the `KGEModel` that scores, from sizes and options; its two tables become the encoder's inputs.

@@ -85,9 +85,7 @@ class NBFNet(PathModel):
         self.aggregation = aggregation or Sum()
         self.relation = nn.Embedding(2 * num_relations, dim)
         width = (1 + self.aggregation.parts) * dim
-        self.layers = nn.ModuleList(
-            _Layer(2 * num_relations, dim, width, dependent, layer_norm) for _ in range(layers)
-        )
+        self.layers = nn.ModuleList(_Layer(2 * num_relations, dim, width, dependent, layer_norm) for _ in range(layers))
         self.head = nn.Sequential(nn.Linear(2 * dim, 2 * dim), nn.ReLU(), nn.Linear(2 * dim, 1))
 
     def hidden(self, triples: Triples) -> MessageGraph:

@@ -26,6 +26,7 @@ class PathModel(OverFacts, nn.Module):
         num_relations: R.
     """
 
+    inductive = True  # ranks entities that it was not trained on
     whole_rows = True  # one query costs what all entities cost: rank in blocks as wide as the graph
     width = 1  # numbers of a message
 

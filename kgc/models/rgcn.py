@@ -50,9 +50,7 @@ class RGCN(EncodedModel):
         **options,
     ):
         if (bases is None) == (blocks is None):
-            raise UserError(
-                f"model.bases={bases} model.blocks={blocks}: give one of them a number and the other null"
-            )
+            raise UserError(f"model.bases={bases} model.blocks={blocks}: give one of them a number and the other null")
         if blocks is not None and (dim < 1 or dim % blocks):
             raise UserError(
                 f"model.dim={dim}: R-GCN cuts vectors into model.blocks={blocks} blocks, so dim must be a multiple of "
