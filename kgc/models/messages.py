@@ -101,7 +101,7 @@ class MessageGraph:
         return self.kept(~torch.isin(key, torch.cat(ends)))
 
     def dropped(self, share: float) -> MessageGraph:
-        """The graph without a random share of its facts, drawn from torch's generator; an edge goes with its inverse."""
+        """The graph without a random share of its facts, by torch's generator; an edge goes with its inverse."""
         inverse = self.relation[self.pair] >= self.num_relations
         source, relation = self.source[self.pair], self.relation[self.pair] % max(1, self.num_relations)
         head, tail = torch.where(inverse, self.target, source), torch.where(inverse, source, self.target)
