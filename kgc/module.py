@@ -119,7 +119,8 @@ class KGEModule(LightningModule):
     def training_step(self, index: Tensor, batch_idx: int) -> Tensor:
         batches, together = self.trainer.train_dataloader, self.trainer.accumulate_grad_batches
         step = self.current_epoch * len(batches) + batch_idx
-        loss = self.objective.loss(self.model, index, step, self._generator)
+        with self.model.one_pass():
+            loss = self.objective.loss(self.model, index, step, self._generator)
         self._loss_sum = self._loss_sum + loss.detach().to(self._loss_sum) * len(index)
         self._examples += len(index)
         if together == 1:

@@ -6,4 +6,6 @@ SMALL: dict[str, dict[str, int]] = {
     "conve": {"height": 1, "channels": 3, "kernel": 2},
     "hitter": {"layers": 1, "heads": 2, "width": 6},
     "ermlp": {"hidden": 6},
+    "rgcn": {"bases": 2},
+    "nbfnet": {"layers": 2},
 }

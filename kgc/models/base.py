@@ -6,6 +6,7 @@ vectors; look-ups, reciprocal relations, mixed sides and dropout are handled her
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -16,7 +17,7 @@ from kgc.errors import UserError
 from kgc.models.algebra import without_denormals
 from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
-from kgc.types import Queries, Side
+from kgc.types import Queries, Side, Triples
 
 
 class KGEModel(nn.Module):
@@ -118,9 +119,20 @@ class KGEModel(nn.Module):
 
     # What everything else calls.
 
+    def use_facts(self, facts: Triples) -> None:
+        """Takes the facts of the graph, those of train; for models that pass messages over it."""
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """The [E, D] vectors of entities and [R, Dr] (or [2R, Dr]) of relations: stored, or made by an encoder."""
+        return self.entity.weight, self.relation.weight
+
+    def one_pass(self) -> contextlib.AbstractContextManager[None]:
+        """Inside it the tables are those of one moment: an encoder runs once for all that a step asks."""
+        return contextlib.nullcontext()
+
     def entity_vectors(self, entities: Tensor | range | None = None) -> Tensor:
         """[*] ids to [*, D]; a range to [n, D]; None to the whole [E, D] table."""
-        table = self.entity.weight
+        table = self.tables()[0]
         if isinstance(entities, Tensor):
             vectors = F.embedding(entities, table, sparse=self.entity.sparse)
         else:
@@ -132,7 +144,7 @@ class KGEModel(nn.Module):
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
         """[*] ids to [*, Dr]."""
-        vectors = F.embedding(relations, self.relation.weight, sparse=self.relation.sparse)
+        vectors = F.embedding(relations, self.tables()[1], sparse=self.relation.sparse)
         return F.dropout(vectors, self.relation_dropout, self.training and self.relation_dropout > 0)
 
     def use_sparse_gradients(self) -> None:
@@ -180,8 +192,12 @@ class KGEModel(nn.Module):
         return (torch.as_tensor(side, device=queries.anchor.device) == Side.HEAD).reshape(-1, 1)
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
-        """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters, denormals as 0."""
-        anchor, relation = self.entity.weight[queries.anchor], self.relation.weight[self.relation_rows(queries)]
+        """[B, Dq] float64 vectors of the questions, computed in float64 from the tables, denormals as 0."""
+        return self.exact_queries(queries, *self.tables())
+
+    def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
+        """`exact_query_vectors` of queries by the rows of given tables, as `tables` has them."""
+        anchor, relation = entities[queries.anchor], relations[self.relation_rows(queries)]
         return self.combine(queries, without_denormals(anchor).double(), without_denormals(relation).double())
 
     def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:

@@ -40,11 +40,11 @@ class NetworkModel(KGEModel):
     def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
         return self._with_bias(self.network(anchor[..., : self.dim], relation))
 
-    def exact_query_vectors(self, queries: Queries) -> Tensor:
+    def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         exact = copy.deepcopy(self.network).double().eval()
         parts = []
         for ids in torch.stack([queries.anchor, self.relation_rows(queries)]).split(_ROWS, dim=1):
-            anchor, relation = self.entity.weight[ids[0]][:, : self.dim], self.relation.weight[ids[1]]
+            anchor, relation = entities[ids[0]][:, : self.dim], relations[ids[1]]
             parts.append(exact(without_denormals(anchor).double(), without_denormals(relation).double()))
         return self._with_bias(torch.cat(parts))
 

@@ -47,10 +47,10 @@ class TuckER(KGEModel):
         matrix = self.matrices(relation)
         return vector_matrix(anchor, matrix if side is Side.TAIL else matrix.mT)
 
-    def exact_query_vectors(self, queries: Queries) -> Tensor:
+    def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         rows, place = self.relation_rows(queries).unique(return_inverse=True)  # few: a matrix is made once for each
-        matrix = self.matrices(self.relation.weight[rows].double())
-        anchor = self.entity.weight[queries.anchor].double()
+        matrix = self.matrices(relations[rows].double())
+        anchor = entities[queries.anchor].double()
         head = self.asks_head(queries)
         return torch.where(head, vector_matrix(anchor, matrix.mT[place]), vector_matrix(anchor, matrix[place]))
 

@@ -23,6 +23,8 @@ _WHOLE = {
     "model.dim": (1, _INF, False),
     **{f"model.{size}": (1, _INF, False) for size in ("height", "channels", "kernel", "layers", "heads", "width")},
     "model.hidden": (1, _INF, False),
+    "model.bases": (1, _INF, True),
+    "model.blocks": (1, _INF, True),
     "ranking.limit": (1, _INF, True),
     "sampler.num_negatives": (1, _INF, False),
     "sampler.proposal.share": (1, _INF, True),
@@ -40,7 +42,9 @@ _NUMBER = {
     "model.margin": (-_INF, _INF, False),
     "model.entity_dropout": (0, 0.999999, False),
     "model.relation_dropout": (0, 0.999999, False),
-    **{f"model.{part}dropout": (0, 0.999999, False) for part in ("", "input_", "feature_", "hidden_")},
+    **{
+        f"model.{part}dropout": (0, 0.999999, False) for part in ("", "input_", "feature_", "hidden_", "self_", "edge_")
+    },
     "sampler.temperature": (0, _INF, False),
     "sampler.proposal.power": (-_INF, _INF, False),
     "sampler.proposal.floor": (0, _INF, False),
@@ -66,6 +70,11 @@ _NUMBER = {
 _FLAG = (
     "test",
     "model.reciprocal",
+    "model.across_relations",
+    "model.dependent",
+    "model.one_hop",
+    "model.layer_norm",
+    "model.short_cut",
     "sampler.mask_known",
     "sampler.proposal.log_q",
     "objective.subsampling",

@@ -14,6 +14,7 @@ from kgc.data.sample import sample_triples
 from kgc.errors import UserError
 from kgc.foreign import load_vectors, read_vectors, read_vocabulary
 from kgc.models.base import KGEModel
+from kgc.models.messages import OverFacts
 from kgc.module import KGEModule
 from kgc.ranking import planned
 from kgc.runtime import prepare_process
@@ -94,7 +95,11 @@ def run(config: dict, folder: str) -> dict[str, float]:
 
 
 def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel, DictConfig]:
-    """The trained model and its graph; `dataset=…` on the command line puts another graph in its place."""
+    """The trained model and its graph; `dataset=…` on the command line puts another graph in its place.
+
+    `dataset.inference=DIR` puts a graph of other entities there, for models that know no entity.
+    """
+    inference = inference_folder(cfg)
     checkpoint = read_checkpoint(cfg.checkpoint)
     if cfg.model is not None:
         raise UserError("model=… goes with embeddings.entities; a checkpoint knows its model")
@@ -102,19 +107,46 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
     own_data = cfg.dataset is None
     if own_data:
         cfg.dataset = checkpoint.config.dataset
-    graph = build_graph(cfg, checkpoint.entities, checkpoint.relations)
+    if inference is not None:
+        kind = get_class(cfg.model._target_)
+        if not getattr(kind, "inductive", False):
+            raise UserError(
+                f"dataset.inference={inference}: {kind.__name__} has a vector for each entity that it was trained on, "
+                "and knows no other; train model=nbfnet to rank a graph of other entities"
+            )
+        cfg.dataset = {"_target_": "kgc.data.catalogue.load_folder", "path": str(inference)}
+        own_data = False
+    graph = build_graph(cfg, None if inference else checkpoint.entities, checkpoint.relations)
+    if not own_data and issubclass(get_class(cfg.model._target_), OverFacts):
+        terminal.say(f"facts      messages pass over the {len(graph.train):,} train triples of {graph.name}")
     if own_data and graph.digest != checkpoint.digest:
         terminal.say(
             f"warning: the data of {graph.name} changed since training (digest {graph.digest[:12]}, then "
             f"{checkpoint.digest[:12]}): these numbers are not comparable with the run's own"
         )
-    model = build_model(cfg, len(checkpoint.entities), len(checkpoint.relations))
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     load_weights(model, checkpoint)
     return graph, model, cfg
 
 
+def inference_folder(cfg: DictConfig) -> str | None:
+    """Takes `dataset.inference` out of the config, which leaves a data set or None.
+
+    Raises:
+        UserError: a data set is given as well.
+    """
+    inference = cfg.dataset.pop("inference", None) if cfg.dataset else None
+    if not cfg.dataset:
+        cfg.dataset = None
+    elif inference is not None:
+        raise UserError(f"dataset.inference={inference} and another data set are both given: choose one")
+    return inference
+
+
 def from_vectors(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel]:
     """A model made of the arrays of `cfg.embeddings`, and the graph in the order of their label files."""
+    if inference_folder(cfg) is not None:
+        raise UserError("dataset.inference goes with checkpoint=PATH: vectors are of the entities that they were for")
     given = cfg.embeddings
     for name in ("model", "dataset"):
         if cfg[name] is None:
