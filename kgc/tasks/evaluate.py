@@ -94,7 +94,7 @@ def run(config: dict, folder: str) -> dict[str, float]:
 
 def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel, DictConfig]:
     """The trained model and its graph; `dataset=…` on the command line puts another graph in its place."""
-    checkpoint = read_checkpoint(cfg.checkpoint)
+    checkpoint = read_checkpoint(cfg.checkpoint, cfg.trust)
     if cfg.model is not None:
         raise UserError("model=… goes with embeddings.entities; a checkpoint knows its model")
     cfg.model = checkpoint.config.model
