@@ -2,10 +2,10 @@
 
     python tests/benchmarks/models.py [--models rescal hake …] [--triples 2048] [--rounds 3] [--out models.json]
 
-Random vectors of 256 real numbers an entity, both sides, filtered, on one thread. A round ranks with DistMult, the model,
-and DistMult again; the ratio is that of the best processor times over all rounds, so that other work on the machine
-counts little. `--triples` takes a sample of the test split: models that project candidates once for each relation are
-then slower relative to DistMult than on the whole split, which is the default.
+Random vectors of 256 real numbers an entity, both sides, filtered, on one thread. Rounds rank with the model and with
+DistMult in turn; the ratio is that of the best processor times of all rounds, so that other work on the machine counts
+little. `--triples` takes a sample of the test split: models that project candidates once for each relation are then
+slower relative to DistMult than on the whole split, which is the default.
 """
 
 from __future__ import annotations
