@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kgc.models.algebra import ordered_vector_matrix
+from kgc.models.algebra import row_by_row
 from kgc.models.base import KGEModel
 from kgc.models.init import Columns, Identity, MarginRange
 from kgc.models.similarity import Euclidean
@@ -61,9 +61,9 @@ class TransR(KGEModel):
 
     def project(self, vectors: Tensor, lens: Tensor) -> Tensor:
         matrix = lens.unflatten(-1, (self.space, self.dim))
-        if torch.is_grad_enabled():
+        if matrix.dim() > 2 or torch.is_grad_enabled():
             return torch.einsum("...kd,...d->...k", matrix, vectors)
-        return ordered_vector_matrix(vectors, matrix.mT)  # in ranking equal entities tie
+        return row_by_row(vectors, matrix.mT, 256)  # in ranking equal entities tie
 
     def relation_magnitude(self, vectors: Tensor) -> Tensor:
         return vectors[..., : self.space].abs()  # M tends to the identity, not to 0

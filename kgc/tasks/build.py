@@ -79,12 +79,27 @@ class Checkpoint:
     epochs: int
 
 
-def read_checkpoint(path: str) -> Checkpoint:
+def read_checkpoint(path: str, trust: str | list[str] | None = None) -> Checkpoint:
     """Reads a checkpoint of `train.py`; no code in it is run.
 
+    Args:
+        path: the file.
+        trust: modules of the user's own that its config may name besides those of kgc and torch.
+
     Raises:
-        UserError: no such file, not a checkpoint of kgc, or a config that names code outside kgc and torch.
+        UserError: no such file, not a checkpoint of kgc, or a config that names code outside kgc, torch and `trust`.
     """
+    checkpoint = _read(path)
+    _check_targets(OmegaConf.to_container(checkpoint.config), path, [trust] if isinstance(trust, str) else trust or [])
+    return checkpoint
+
+
+def read_weights(path: Path) -> Checkpoint:
+    """Reads a checkpoint whose config is not going to be used: that of this very run."""
+    return _read(str(path))
+
+
+def _read(path: str) -> Checkpoint:
     file = Path(str(path))
     if not file.is_file():
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
@@ -102,7 +117,6 @@ def read_checkpoint(path: str) -> Checkpoint:
         raise UserError(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
-    _check_targets(OmegaConf.to_container(config), path)
     return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs)
 
 
@@ -113,18 +127,20 @@ _TRUSTED = re.compile(
 )
 
 
-def _check_targets(node: Any, path: str) -> None:
-    """A config from a file may only name what kgc defines for configs, and torch's optimizers and schedulers."""
+def _check_targets(node: Any, path: str, trust: list[str]) -> None:
+    """A config from a file may only name what kgc defines for configs, torch's optimizers and schedulers, and trust."""
     if isinstance(node, dict):
-        if "_target_" in node and not _trusted(node["_target_"]):
+        target = node.get("_target_")
+        if "_target_" in node and str(target).rpartition(".")[0] not in trust and not _trusted(target):
             raise UserError(
-                f"checkpoint={path}: refused, its config names `{node['_target_']}`, which is not of kgc or torch.optim"
+                f"checkpoint={path}: refused, its config names `{target}`, which is not of kgc or torch.optim; the "
+                "modules of models of your own are named by trust=MODULE"
             )
         for value in node.values():
-            _check_targets(value, path)
+            _check_targets(value, path, trust)
     elif isinstance(node, list):
         for value in node:
-            _check_targets(value, path)
+            _check_targets(value, path, trust)
 
 
 def _trusted(target: Any) -> bool:

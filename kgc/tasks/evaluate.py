@@ -100,7 +100,7 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
     `dataset.inference=DIR` puts a graph of other entities there, for models that know no entity.
     """
     inference = inference_folder(cfg)
-    checkpoint = read_checkpoint(cfg.checkpoint)
+    checkpoint = read_checkpoint(cfg.checkpoint, cfg.trust)
     if cfg.model is not None:
         raise UserError("model=… goes with embeddings.entities; a checkpoint knows its model")
     cfg.model = checkpoint.config.model

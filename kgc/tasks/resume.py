@@ -24,6 +24,12 @@ _FIXED = (
 )
 
 
+def config_words(overrides: list[str]) -> list[str]:
+    """The words of a command line that say what the config is, and where its files lie."""
+    words = ((word, word.lstrip("+~")) for word in overrides)
+    return [w for w, key in words if key.startswith("hydra.searchpath") or not key.startswith(("hydra", "checkpoint="))]
+
+
 def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
     """The config of the checkpoint, with the words of the command line on top.
 
@@ -37,7 +43,7 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
     Raises:
         UserError: a word changes the model, the kind of objective or the optimizer, or what a sampler learns.
     """
-    words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
+    words = config_words(overrides)
     before, after = (_flat(_composed(list(resume.overrides) + more)) for more in ([], words))
     config = _flat(OmegaConf.to_container(resume.config, resolve=True))
     for key in before.keys() | after.keys():

@@ -27,13 +27,14 @@ from kgc.tasks.build import (
     load_weights,
     ranking_arguments,
     read_checkpoint,
+    read_weights,
 )
 from kgc.tasks.check import check_config
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.output import Session, quoted, write_run
-from kgc.tasks.resume import resumed_config, resumed_folder
+from kgc.tasks.resume import config_words, resumed_config, resumed_folder
 
 
 def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) -> dict[str, float] | None:
@@ -52,7 +53,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         UserError: a mistake in the config or the data.
     """
     overrides = overrides or []
-    resume = read_checkpoint(cfg.checkpoint) if cfg.checkpoint else None
+    resume = read_checkpoint(cfg.checkpoint, cfg.trust) if cfg.checkpoint else None
     if resume:
         cfg = resumed_config(resume, overrides)
         run_dir = resumed_folder(run_dir, resume, overrides)
@@ -75,7 +76,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(str(cfg.dataset.path)).resolve())  # the checkpoint finds its data from anywhere
     config = OmegaConf.to_container(cfg, resolve=True)
-    words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
+    words = config_words(overrides)
     arguments = (config, words, str(run_dir), str(resume.path) if resume else None)
     processes = processes_wanted(cfg)
     metrics = launch(run, processes, *arguments) if processes > 1 else run(*arguments)
@@ -98,7 +99,7 @@ def run(config: dict[str, Any], words: list[str], folder: str, resume: str | Non
 def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session: Session) -> dict[str, float]:
     """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
     run_dir, terminal = session.run_dir, session.terminal
-    checkpoint = read_checkpoint(resume) if resume else None
+    checkpoint = read_checkpoint(resume, cfg.trust) if resume else None
     prepare_process()
     seed_everything(cfg.seed, verbose=False)
     known = (checkpoint.entities, checkpoint.relations) if checkpoint else ()
@@ -182,7 +183,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
         raise
     epochs = len(module.history)
-    best = read_checkpoint(str(checkpoints.best))
+    best = read_weights(checkpoints.best)
     load_weights(model, best)
     terminal.say(
         f"trained {epochs} epochs in {module.seconds:.1f} s; weights of the best epoch, {checkpoints.best_epoch + 1}: "
