@@ -23,6 +23,7 @@ from kgc.errors import UserError
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
 from kgc.ranking import RankingOptions
+from kgc.types import Triples
 
 
 def interruptible(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -145,9 +146,18 @@ def build_graph(
     return call(cfg.dataset, "dataset", entities=entities, relations=relations)
 
 
-def build_model(cfg: DictConfig, num_entities: int, num_relations: int) -> KGEModel:
-    """The model of `cfg.model`, with initial values drawn from the global generator."""
-    return call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
+def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: Triples | None = None) -> KGEModel:
+    """The model of `cfg.model`, with initial values drawn from the global generator.
+
+    Args:
+        cfg: its node `model`.
+        num_entities, num_relations: E and R.
+        facts: the train split, for models that pass messages over the graph.
+    """
+    model = call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
+    if facts is not None and hasattr(model, "use_facts"):
+        model.use_facts(facts)
+    return model
 
 
 def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[KGEModel, Objective, int]:
@@ -156,7 +166,7 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     Raises:
         UserError: sparse gradients where something needs dense ones.
     """
-    model = build_model(cfg, graph.num_entities, graph.num_relations)
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     objective = call(cfg.objective, "objective")
     if cfg.optimizer.get("sparse"):
         if not objective.sparse:

@@ -25,6 +25,7 @@ from kgc.tasks.build import (
     read_checkpoint,
 )
 from kgc.tasks.check import check_config
+from kgc.tasks.explain import explain
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split, split_triples
 from kgc.tasks.output import Session, write_run
@@ -71,6 +72,9 @@ def run(config: dict, folder: str) -> dict[str, float]:
             )
         for line in graph.report.lines():
             terminal.say(line)
+        if cfg.explain is not None:
+            explain(cfg, model, graph, session)
+            return {}
         terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
         whole = split_triples(graph, cfg.split)
         sample = None
@@ -107,7 +111,7 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
             f"warning: the data of {graph.name} changed since training (digest {graph.digest[:12]}, then "
             f"{checkpoint.digest[:12]}): these numbers are not comparable with the run's own"
         )
-    model = build_model(cfg, len(checkpoint.entities), len(checkpoint.relations))
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     load_weights(model, checkpoint)
     return graph, model, cfg
 

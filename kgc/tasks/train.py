@@ -30,6 +30,7 @@ from kgc.tasks.check import check_config
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.memory import largest_batch, one_line_for_memory
+from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import resumed_config, resumed_folder
 
@@ -70,6 +71,8 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         raise UserError(
             f"trainer.max_epochs={cfg.trainer.max_epochs}: the checkpoint has {resume.epochs} epochs already"
         )
+    if is_mined(cfg):
+        check_mined(cfg, resume is not None)
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(str(cfg.dataset.path)).resolve())  # the checkpoint finds its data from anywhere
     config = OmegaConf.to_container(cfg, resolve=True)
@@ -108,6 +111,16 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         )
     for line in graph.report.lines():
         terminal.say(line)
+    identity = {
+        "config": OmegaConf.to_container(cfg, resolve=True),
+        "overrides": words,
+        "entities": graph.entities.labels,
+        "relations": graph.relations.labels,
+        "digest": graph.digest,
+        "version": version("kgc"),
+    }
+    if is_mined(cfg):
+        return mine_and_test(cfg, graph, identity, session)
     (run_dir / "checkpoints").mkdir(exist_ok=True)
     checkpoints = Checkpoints(run_dir / "checkpoints")
     stop = StopOnSignal(checkpoints)
@@ -144,14 +157,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         optimizer=call(cfg.optimizer, "optimizer"),
         scheduler=call(cfg.scheduler, "scheduler"),
         seed=cfg.seed,
-        identity={
-            "config": OmegaConf.to_container(cfg, resolve=True),
-            "overrides": words,
-            "entities": graph.entities.labels,
-            "relations": graph.relations.labels,
-            "digest": graph.digest,
-            "version": version("kgc"),
-        },
+        identity=identity | {"config": OmegaConf.to_container(cfg, resolve=True)},  # with the batch size found
         **ranking_arguments(cfg),
     )
     parameters = sum(p.numel() for p in model.parameters())
