@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
@@ -160,6 +161,10 @@ class OneVsAll(Objective):
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         triples = self.triples[index]
+        if hasattr(model, "score_without"):  # it walks over the graph, which must not hold what is asked
+            scores = torch.cat([model.score_without(triples.queries(side), triples) for side in Side])
+            targets = torch.cat([triples.target(side) for side in Side])
+            return F.cross_entropy(scores, targets, label_smoothing=self.label_smoothing)
         vectors, targets, penalty = [], [], 0.0
         for side in Side:
             queries, target = triples.queries(side), triples.target(side)

@@ -21,7 +21,7 @@ from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.models.base import KGEModel
-from kgc.objectives import Objective
+from kgc.objectives import Objective, OneVsAll
 from kgc.ranking import RankingOptions
 from kgc.types import Triples
 
@@ -168,6 +168,8 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     """
     model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     objective = call(cfg.objective, "objective")
+    if hasattr(model, "score_without") and not isinstance(objective, OneVsAll):
+        raise UserError(f"model: {type(model).__name__} walks over the graph; train it by objective=one_vs_all")
     if cfg.optimizer.get("sparse"):
         if not objective.sparse:
             raise UserError(

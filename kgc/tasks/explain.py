@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import torch
 from omegaconf import DictConfig, ListConfig
@@ -11,6 +12,7 @@ from omegaconf import DictConfig, ListConfig
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
+from kgc.models.drum import DRUM
 from kgc.models.rules.language import atoms, text, words
 from kgc.models.rules.mining import BODIES, SUPPORT
 from kgc.models.rules.model import RuleModel
@@ -34,6 +36,18 @@ def write_rules(path: Path, model: RuleModel, graph: KnowledgeGraph) -> Path:
         }
     )
     return _write_tsv(frame, path)
+
+
+def write_learned_rules(path: Path, model: DRUM, graph: KnowledgeGraph) -> Path:
+    """Writes head, body and weight of the rules that a model has learned, of each query relation the heaviest first."""
+    rows = []
+    for kind in range(2 * graph.num_relations):
+        for weight, body in model.learned_rules(kind):
+            rule = np.array([kind, -1, -1, 0, 0, *body])
+            rows.append((*text(rule, graph.entities.labels, graph.relations.labels), weight))
+    return _write_tsv(
+        pl.DataFrame(rows, {"head": pl.String, "body": pl.String, "weight": pl.Float64}, orient="row"), path
+    )
 
 
 def explain(cfg: DictConfig, model: RuleModel, graph: KnowledgeGraph, session: Session) -> pl.DataFrame:

@@ -36,9 +36,7 @@ def check_mined(cfg: DictConfig, resume: bool) -> None:
         UserError: more than one process is asked for, or a run to go on with.
     """
     if resume:
-        raise UserError(
-            "checkpoint=…: mining is not gone on with; mine again, in a new folder, with more model.seconds"
-        )
+        raise UserError("checkpoint=…: a model that is mined is not gone on with; mine again, with more model.seconds")
     if processes_wanted(cfg) > 1:
         raise UserError("a model that is mined needs one process: choose trainer=cpu (evaluate.py may use several)")
 

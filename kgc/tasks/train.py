@@ -27,6 +27,7 @@ from kgc.tasks.build import (
     read_checkpoint,
 )
 from kgc.tasks.check import check_config
+from kgc.tasks.explain import write_learned_rules
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.memory import largest_batch, one_line_for_memory
@@ -195,6 +196,8 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         if len(graph.split(split)):
             values, ranks = rank_split(module, trainer, data, split)
             metrics |= values
+    if trainer.is_global_zero and hasattr(model, "learned_rules"):
+        terminal.say(f"rules      {write_learned_rules(run_dir / 'rules.tsv', model, graph)}")
     if trainer.is_global_zero:
         write_run(cfg, graph, metrics, ranks, module.history, session)
     return metrics

@@ -69,7 +69,7 @@ class Miner:
         """[n] float64."""
         return rules[:, SUPPORT] / (rules[:, BODIES] + self.pessimism)
 
-    def _table(self, head, support, bodies, body=(), constant=-1, body_constant=-1) -> np.ndarray:  # noqa: ANN001
+    def _table(self, head, support, bodies, body=(), constant=-1, body_constant=-1) -> np.ndarray:
         """The rules that are good enough, from columns or single values."""
         table = np.full((len(support), BODY + self.length), -1, dtype=np.int64)
         columns = (head, constant, body_constant, support, bodies, *body)
@@ -87,11 +87,12 @@ class Miner:
         order = np.argsort(pair, kind="stable")
         self._pair, self._head = pair[order], edges.kind[forward][order]  # [T] train pairs and what joins them
         if length == 1:
-            yield self._count([], [edges.source, edges.target][:1])
+            everywhere = np.arange(edges.num_entities)
+            yield self._count([], [everywhere, everywhere])
             return
         for kind in range(number):
             source, target = edges.of(kind)
-            yield from self._longer([kind], [source, source, target][1:], length)
+            yield from self._longer([kind], [source, source, target], length)
 
     def _longer(self, prefix: list[int], walks: list[np.ndarray], length: int) -> Iterator[np.ndarray]:
         if not len(walks[0]) or time.monotonic() > self.deadline:
@@ -103,12 +104,10 @@ class Miner:
             yield from self._longer([*prefix, kind], extend(self.edges, walks, kind), length)
 
     def _count(self, prefix: list[int], walks: list[np.ndarray]) -> np.ndarray:
-        """Rules whose bodies are a prefix, walked, and any last relation."""
+        """Rules whose bodies are a prefix and any last relation; walks of the prefix are [x, x, a, …] columns."""
         edges, number = self.edges, 2 * self.edges.num_relations
         bodies = np.zeros(number, dtype=np.int64)
         support = np.zeros(number * edges.num_relations, dtype=np.int64)
-        if not prefix:
-            walks = [np.arange(edges.num_entities)]
         for part in _parts(walks[0], edges.degree(walks[-1])):
             which, kind, target = edges.step_anywhere(walks[-1][part])
             some = unlike([kind, *(column[part][which] for column in walks)], target)
@@ -145,9 +144,8 @@ class Miner:
         by_source = np.argsort(edges.source[kept], kind="stable")
         own = feature[kept][by_source]
         start = np.searchsorted(edges.source[kept][by_source], np.arange(edges.num_entities + 1))
-        degree = start[1:] - start[:-1]
 
-        for part in _parts(head, degree[entity]):
+        for part in _parts(head, edges.degree(entity)):
             first, who = head[part], entity[part]
             yield self._dangling(names, first, who, prior, sources)
             which, place = ragged(start[who], start[who + 1])
@@ -182,7 +180,7 @@ def _parts(group: np.ndarray, cost: np.ndarray) -> Iterator[slice]:
     start = 0
     while start < len(group):
         before = total[start - 1] if start else 0
-        fits = ends[np.searchsorted(total[ends], before + WALKS_AT_ONCE, side="right") - 1]
-        stop = int(fits if fits >= start else ends[np.searchsorted(ends, start)]) + 1
+        first, past = np.searchsorted(ends, start), np.searchsorted(total[ends], before + WALKS_AT_ONCE, side="right")
+        stop = int(ends[max(first, past - 1)]) + 1
         yield slice(start, stop)
         start = stop
