@@ -176,8 +176,10 @@ def test_weights_of_rules_add_up_to_the_chains():
     assert len(rules) == 1 + 2 * R + (2 * R) ** 2
     assert sum(weight for weight, _ in rules) == pytest.approx(model.rank)
     weights = model.attention(torch.tensor([1]))[:, :, 0].double()
-    wanted = sum(c[0, 2] * c[1, 4] + c[0, 4] * c[1, 2] for c in weights)  # relation 2, then identity, or the other way
-    assert dict((body, weight) for weight, body in rules)[(2,)] == pytest.approx(float(wanted))
+    wanted = sum(
+        c[0][2] * c[1][4] + c[0][4] * c[1][2] for c in weights.tolist()
+    )  # relation 2, then identity, or the other way
+    assert {body: weight for weight, body in rules}[(2,)] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("option", ["dim", "rank", "length"])

@@ -85,22 +85,23 @@ def ragged(start: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return which, np.arange(len(which)) + np.repeat(start - (np.cumsum(count) - count), count)
 
 
-def extend(edges: Edges, walks: list[np.ndarray], kind: int) -> list[np.ndarray]:
+def extend(edges: Edges, walks: list[np.ndarray], kind: int, labels: int = 1) -> list[np.ndarray]:
     """Walks one step longer, over a relation.
 
     Args:
         edges: where they walk.
-        walks: columns of n walks: an [n] column of anything that stays with them, then the entities passed.
+        walks: columns of n walks: labels that stay with them, then the entities passed.
         kind: the relation.
+        labels: how many columns are labels.
     """
     which, target = edges.step(walks[-1], kind)
-    return unlike([column[which] for column in walks], target)
+    return unlike([column[which] for column in walks], target, labels)
 
 
-def unlike(walks: list[np.ndarray], target: np.ndarray) -> list[np.ndarray]:
-    """Walks that end at `target`, without those that have been there."""
+def unlike(walks: list[np.ndarray], target: np.ndarray, labels: int = 1) -> list[np.ndarray]:
+    """Walks that end at `target`, without those that have been there; the first `labels` columns are no entities."""
     new = np.ones(len(target), dtype=bool)
-    for column in walks[1:]:
+    for column in walks[labels:]:
         new &= column != target
     return [column[new] for column in walks] + [target[new]]
 

@@ -100,7 +100,7 @@ class Firing:
             number = len(kinds)
             columns = [np.repeat(column, number) for column in walks]
             which, target = self.edges.step(columns[-1], np.tile(kinds, len(walks[0])))
-            rule, *columns = unlike([rules[which % number], *(column[which] for column in columns)], target)
+            rule, *columns = unlike([rules[which % number], *(column[which] for column in columns)], target, labels=2)
             found.append((columns[0], columns[-1], rule))
         for kind, longer in node.longer.items():
             found += self._walk(longer, extend(self.edges, walks, kind))

@@ -95,7 +95,10 @@ class Miner:
             yield from self._longer([kind], [source, source, target], length)
 
     def _longer(self, prefix: list[int], walks: list[np.ndarray], length: int) -> Iterator[np.ndarray]:
-        if not len(walks[0]) or time.monotonic() > self.deadline:
+        if not len(walks[0]):
+            return
+        if time.monotonic() > self.deadline:
+            self.complete = False
             return
         if len(prefix) == length - 1:
             yield self._count(prefix, walks)
