@@ -98,7 +98,7 @@ def _made(
     optimizer._step_supports_amp_scaling = False
     names = [group["name"] for group in made]
     for name, own in chosen.items():
-        if name not in names:
+        if own and name not in names:
             raise UserError(f"optimizer.groups.{name}: this model's groups are {', '.join(names)}")
         for key in own:
             if key not in optimizer.defaults:
