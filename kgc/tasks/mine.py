@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_class
+from hydra.errors import HydraException
+from hydra.utils import get_object
 from omegaconf import DictConfig
 from pytorch_lightning import Trainer
 
@@ -26,7 +26,10 @@ from kgc.tasks.output import Session, write_run
 
 def is_mined(cfg: DictConfig) -> bool:
     """Whether the model of a config is mined."""
-    return hasattr(get_class(cfg.model._target_), "mine")
+    try:
+        return hasattr(get_object(cfg.model._target_), "mine")
+    except (ImportError, ValueError, HydraException):  # building it will say what is wrong
+        return False
 
 
 def check_mined(cfg: DictConfig, resume: bool) -> None:
@@ -62,20 +65,19 @@ def mine_and_test(
     terminal.say(f"model      {type(model).__name__}, mined (sampler, objective and optimizer are not used)")
     terminal.say(f"run        {run_dir}")
     session.start_logging(cfg)
-    began = time.perf_counter()
+    module.on_fit_start()
     complete = model.mine(lambda line: terminal.say(f"mining     {line}"))
-    seconds = time.perf_counter() - began
-    module._seconds_before = seconds
+    module.on_fit_end()
     best = _save(trainer, module, run_dir / "checkpoints")
     terminal.say(
-        f"mined {len(model.rules):,} rules in {seconds:.1f} s"
+        f"mined {len(model.rules):,} rules in {module.seconds:.1f} s"
         + ("" if complete else " (model.seconds are over; there are more)")
         + f": {best}, {write_rules(run_dir / 'rules.tsv', model, graph)}"
     )
     queries = 2 * (len(graph.valid) + len(graph.test))
     module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
     data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, cfg.seed)
-    metrics: dict[str, float] = {"train/seconds": seconds, "train/epochs": 0, "train/rules": len(model.rules)}
+    metrics: dict[str, float] = {"train/seconds": module.seconds, "train/epochs": 0, "train/rules": len(model.rules)}
     ranks = ranks_frame(graph)
     for split in ("valid", "test") if cfg.test else ("valid",):
         if len(graph.split(split)):

@@ -109,6 +109,9 @@ def test_what_mining_cannot_do_is_refused(mined, tmp_path):
         trained(tmp_path, [*MINED, "trainer=ddp_cpu"])
     with pytest.raises(UserError, match="mine again"):
         runs.resume(mined / "checkpoints" / "last.ckpt")
+    words = ["model=rules", "dataset=nations", "trainer=cpu", "embeddings.entities=E.npy", "embeddings.relations=R.npy"]
+    with pytest.raises(UserError, match="has no vectors of entities"):
+        evaluate(runs._compose("evaluate", words), tmp_path)
 
 
 def test_a_learned_run_is_evaluated_and_lists_its_rules(tmp_path):
