@@ -171,7 +171,7 @@ def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: T
         facts: the train split, for models that pass messages over the graph.
     """
     model = call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
-    if facts is not None:
+    if facts is not None and hasattr(model, "use_facts"):
         model.use_facts(facts)
     return model
 

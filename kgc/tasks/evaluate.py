@@ -27,6 +27,7 @@ from kgc.tasks.build import (
     read_checkpoint,
 )
 from kgc.tasks.check import check_config
+from kgc.tasks.explain import explain
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split, split_triples
 from kgc.tasks.output import Session, write_run
@@ -73,6 +74,10 @@ def run(config: dict, folder: str) -> dict[str, float]:
             )
         for line in graph.report.lines():
             terminal.say(line)
+        if cfg.explain is not None:
+            if session.first:
+                explain(cfg, model, graph, session)
+            return {}
         terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
         whole = split_triples(graph, cfg.split)
         sample = None
@@ -153,6 +158,8 @@ def from_vectors(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, K
             raise UserError(f"{name}=… is needed with embeddings.entities")
     if given.relations is None:
         raise UserError("embeddings.relations is needed with embeddings.entities")
+    if "dim" not in cfg.model:
+        raise UserError("embeddings.entities: this model has no vectors of entities; evaluate a run by checkpoint=PATH")
     entities = read_vectors(given.entities, "embeddings.entities")
     relations = read_vectors(given.relations, "embeddings.relations")
     entity_labels = read_vocabulary(given.entity_labels, "embeddings.entity_labels", len(entities))

@@ -30,9 +30,11 @@ from kgc.tasks.build import (
     read_weights,
 )
 from kgc.tasks.check import check_config
+from kgc.tasks.explain import write_learned_rules
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.memory import largest_batch, one_line_for_memory
+from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import config_words, resumed_config, resumed_folder
 
@@ -73,6 +75,8 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         raise UserError(
             f"trainer.max_epochs={cfg.trainer.max_epochs}: the checkpoint has {resume.epochs} epochs already"
         )
+    if is_mined(cfg):
+        check_mined(cfg, resume is not None)
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(str(cfg.dataset.path)).resolve())  # the checkpoint finds its data from anywhere
     config = OmegaConf.to_container(cfg, resolve=True)
@@ -111,6 +115,16 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         )
     for line in graph.report.lines():
         terminal.say(line)
+    identity = {
+        "config": OmegaConf.to_container(cfg, resolve=True),
+        "overrides": words,
+        "entities": graph.entities.labels,
+        "relations": graph.relations.labels,
+        "digest": graph.digest,
+        "version": version("kgc"),
+    }
+    if is_mined(cfg):
+        return mine_and_test(cfg, graph, identity, session)
     (run_dir / "checkpoints").mkdir(exist_ok=True)
     checkpoints = Checkpoints(run_dir / "checkpoints")
     stop = StopOnSignal(checkpoints)
@@ -147,14 +161,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         optimizer=call(cfg.optimizer, "optimizer"),
         scheduler=call(cfg.scheduler, "scheduler"),
         seed=cfg.seed,
-        identity={
-            "config": OmegaConf.to_container(cfg, resolve=True),
-            "overrides": words,
-            "entities": graph.entities.labels,
-            "relations": graph.relations.labels,
-            "digest": graph.digest,
-            "version": version("kgc"),
-        },
+        identity=identity | {"config": OmegaConf.to_container(cfg, resolve=True)},  # with the batch size found
         **ranking_arguments(cfg),
     )
     parameters = sum(p.numel() for p in model.parameters())
@@ -195,6 +202,8 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         if len(graph.split(split)):
             values, ranks = rank_split(module, trainer, data, split)
             metrics |= values
+    if trainer.is_global_zero and hasattr(model, "learned_rules"):
+        terminal.say(f"rules      {write_learned_rules(run_dir / 'rules.tsv', model, graph)}")
     if trainer.is_global_zero:
         write_run(cfg, graph, metrics, ranks, module.history, session)
     return metrics
