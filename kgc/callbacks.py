@@ -10,32 +10,57 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping
+
+from kgc.errors import UserError
 
 
 class Interrupted(Exception):
     """The user (Ctrl-C) or the machine (SIGTERM) asked a run to stop, and its state has been saved."""
 
 
-class Checkpoints(Checkpoint):
-    """`last.ckpt` after every validation and `best.ckpt` whenever valid MRR rises.
+class CheckpointFiles(TorchCheckpointIO):
+    """Writes a checkpoint straight to its file, where Lightning holds it in memory, twice, and in the folder for
+    temporary files first."""
 
-    Written at the end of the epoch, when the state is that of a clean boundary. Each file appears under its name in one
-    step, so that a run killed while writing keeps the previous one. Without a valid split the last is the best.
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with open(path, "wb") as file:
+            torch.save(checkpoint, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Checkpoints(Checkpoint):
+    """`best.ckpt` whenever valid MRR rises, and `last.ckpt`, from which a run goes on.
+
+    `last.ckpt` is written at the end of the first epoch, of every epoch that was validated, of the last one, and of
+    those at which writing it took less than a hundredth of the time since it was last written: never much of a run, and
+    little of one is lost when it is killed. With one process it is written inside an epoch too, when the last time was
+    too long ago. Each file appears under its name in one step, so that a run killed while writing keeps the previous
+    one. Without a valid split the last is the best.
 
     Args:
         folder: where the two files go.
+        minutes: after which the state is saved inside an epoch; None never does.
+        clock: seconds that pass.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, minutes: float | None = None, clock: Callable[[], float] = time.monotonic):
         self.folder = folder
+        self.minutes = minutes
+        self.clock = clock
         self.best_score = float("-inf")
         self.best_epoch = -1
+        self._saved: float | None = None  # when `last.ckpt` was written by this process
+        self._since = self._cost = 0.0
 
     @property
     def best(self) -> Path:
@@ -45,27 +70,60 @@ class Checkpoints(Checkpoint):
     def last(self) -> Path:
         return self.folder / "last.ckpt"
 
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._since = self.clock()
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+        if self.minutes is None or trainer.world_size > 1 or self.clock() - self._since < 60 * self.minutes:
+            return
+        if between_steps(trainer):
+            with step_counted(trainer):
+                self.save(trainer, self.last)
+
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         score = module.history[-1].get("valid/mrr")
         last = trainer.current_epoch + 1 == trainer.max_epochs
-        if score is None and not last:
-            return
-        if score is None:
+        if score is None and last:
             self.save(trainer, self.best)
-        elif score > self.best_score:
+        elif score is not None and score > self.best_score:
             self.best_score, self.best_epoch = score, trainer.current_epoch
             self.save(trainer, self.best)
-        self.save(trainer, self.last)
+        if score is not None or last or self._cheap(trainer):
+            self.save(trainer, self.last)
+
+    def _cheap(self, trainer: Trainer) -> bool:
+        """Whether it is time to save; all processes say the same."""
+        cheap = self._saved is None or self.clock() - self._saved >= 100 * self._cost
+        return trainer.strategy.reduce_boolean_decision(cheap, all=False)
 
     def save(self, trainer: Trainer, path: Path) -> None:
-        """Writes a checkpoint that appears under its name only when complete."""
+        """Writes a checkpoint that appears under its name only when complete.
+
+        Raises:
+            UserError: it cannot be written; what was there before is kept.
+        """
+        began = self.clock()
         part = path.with_name(path.name + ".part")
-        trainer.save_checkpoint(part)
-        if trainer.is_global_zero:
-            with open(part, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(part, path)
+        try:
+            trainer.save_checkpoint(part)
+            if trainer.is_global_zero:
+                os.replace(part, path)
+        except (OSError, RuntimeError) as error:
+            if not trainer.is_global_zero or not (isinstance(error, OSError) or "write" in str(error)):
+                raise
+            part.unlink(missing_ok=True)
+            raise UserError(self._not_written(path, error)) from error
         trainer.strategy.barrier()
+        if path == self.last:
+            self._saved = self._since = self.clock()
+            self._cost = self._saved - began
+
+    def _not_written(self, path: Path, error: Exception) -> str:
+        reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
+        message = f"{path}: cannot be written ({reason}); make room there"
+        if self.last.exists():
+            return f"{message} and go on from the state before: checkpoint={self.last}"
+        return f"{message} or choose another folder by hydra.run.dir=DIR"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_score": self.best_score, "best_epoch": self.best_epoch}
@@ -73,6 +131,26 @@ class Checkpoints(Checkpoint):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.best.exists():  # else the next validation makes one
             self.best_score, self.best_epoch = state["best_score"], state["best_epoch"]
+
+
+def between_steps(trainer: Trainer) -> bool:
+    """Whether a state saved at the end of this batch could be gone on from inside the epoch.
+
+    Not where the epoch ends with it, whose end saves a state without a half-finished epoch; nor between accumulated
+    batches, whose gradients are not part of a state.
+    """
+    ready = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+    return ready < len(trainer.train_dataloader) and ready % trainer.accumulate_grad_batches == 0
+
+
+@contextlib.contextmanager
+def step_counted(trainer: Trainer) -> Iterator[None]:
+    """Counts the batch at hand as done, as Lightning does after its hooks; a state saved here must know it."""
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    progress.increment_completed()
+    yield
+    progress.current.completed -= 1
+    progress.total.completed -= 1
 
 
 class StopOnSignal(Checkpoint):
@@ -111,14 +189,9 @@ class StopOnSignal(Checkpoint):
         self.asked = True
 
     def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
-        if self.asked and trainer.world_size == 1:
-            progress = trainer.fit_loop.epoch_loop.batch_progress
-            if progress.current.ready == len(trainer.train_dataloader):
-                return  # the epoch ends here: its end saves a state without a half-finished epoch
-            if progress.current.ready % trainer.accumulate_grad_batches:
-                return
-            progress.increment_completed()  # Lightning does so after this hook; the saved state must know it
-            self._stop(trainer)
+        if self.asked and trainer.world_size == 1 and between_steps(trainer):
+            with step_counted(trainer):
+                self._stop(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         if trainer.strategy.reduce_boolean_decision(self.asked, all=False):

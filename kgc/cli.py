@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,44 +38,94 @@ def _evaluate(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
     return evaluate(cfg, run_dir)
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A run of a sweep, or the only one.
+
+    Args:
+        number: its place in the sweep; None outside of one.
+        words: of its command line.
+        error: what ended it.
+    """
+
+    number: int | None
+    words: tuple[str, ...]
+    error: Exception | None = None
+
+
 def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None:
     import hydra
     from hydra.core.hydra_config import HydraConfig
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
+    from hydra.types import RunMode
 
     # Hydra prints errors of its own and exits with 1; with this it raises them, and they become one line below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
-    failures: list[Exception] = []
+    trials: list[Trial] = []
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)
     def run(cfg: DictConfig) -> Any:
         hydra_cfg = HydraConfig.get()
         run_dir = Path(hydra_cfg.runtime.output_dir)
+        words = tuple(hydra_cfg.overrides.task)
+        number = hydra_cfg.job.num if hydra_cfg.mode is RunMode.MULTIRUN else None
         try:
-            return task(cfg, run_dir, list(hydra_cfg.overrides.task))
-        except Exception as error:  # raised again below, past Hydra's own report; the trials after it still run
-            failures.append(error)
+            result = task(cfg, run_dir, list(words))
+            trials.append(Trial(number, words))
+            return result
+        except Exception as error:  # reported below, past Hydra's own report; the trials after it still run
+            trials.append(Trial(number, words, error))
+            if number is not None:
+                print(f"trial {number} failed: {_mistake(error) or f'{type(error).__name__}: {error}'}", flush=True)
             if run_dir.exists() and not any(run_dir.iterdir()):
                 run_dir.rmdir()
             return None
 
     try:
         run()
-        if failures:
-            raise failures[0]
     except KeyboardInterrupt:
+        _report(trials)
         sys.exit(130)
-    except Exception as error:
-        mistake = find_mistake(error)
-        composing = error not in failures  # a word that Hydra could not make sense of
-        if mistake is None and (composing or isinstance(error, HydraException | OmegaConfBaseException)):
-            mistake = _config_message(error)
-        if mistake is None:
-            raise
-        print(f"error: {mistake}", file=sys.stderr)
+    except Exception as error:  # a word that Hydra could not make sense of, or a folder that it could not make
+        print(f"error: {find_mistake(error) or _config_message(error)}", file=sys.stderr)
         sys.exit(2)
+    code = _report(trials)
+    if code:
+        sys.exit(code)
+
+
+def _report(trials: list[Trial]) -> int:
+    """Says on stderr what ended each failed trial; the exit code: 0, 2 for the user's mistakes, 1 if others are there.
+
+    A trial is named by its number and the words that not all trials have. A fault of ours is raised, with its
+    traceback, where it is the only run.
+    """
+    code = 0
+    shared = set.intersection(*(set(trial.words) for trial in trials)) if trials else set()
+    for trial in trials:
+        if trial.error is None:
+            continue
+        mistake = _mistake(trial.error)
+        if mistake is None and trial.number is None:
+            raise trial.error
+        if mistake is None:
+            traceback.print_exception(trial.error)
+        own = " ".join(word for word in trial.words if word not in shared)
+        where = "" if trial.number is None else f"trial {trial.number}{f' ({own})' if own else ''}: "
+        print(f"error: {where}{mistake or f'{type(trial.error).__name__}: {trial.error}'}", file=sys.stderr)
+        code = 1 if mistake is None or code == 1 else 2
+    return code
+
+
+def _mistake(error: Exception) -> str | None:
+    """What the user can mend, on one line; None for a fault of ours."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    mistake = find_mistake(error)
+    if mistake is None and isinstance(error, HydraException | OmegaConfBaseException):
+        return _config_message(error)
+    return mistake
 
 
 def find_mistake(error: BaseException | None) -> str | None:
@@ -87,6 +139,12 @@ def find_mistake(error: BaseException | None) -> str | None:
 
 def _config_message(error: Exception) -> str:
     """Hydra's and OmegaConf's messages, several lines long, as one line; the cause says more than the wrapper."""
+    from kgc.tasks.groups import wrong_choice
+
+    if "Config group override must be" in str(error) and (message := wrong_choice(sys.argv[1:])):
+        return message
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}; choose another folder by hydra.run.dir=DIR"
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

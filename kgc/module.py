@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor
 
-from kgc.data.batches import derive_seed
+from kgc.data.batches import derive_seed, seed_device
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.metrics.filtered_rank import FilteredRank
@@ -110,7 +110,7 @@ class KGEModule(LightningModule):
         # Dropout and negatives of a step depend on the step alone, not on how the run came to it.
         draw = (self.seed, self.current_epoch, batch_idx, self.global_rank)
         self._generator.manual_seed(derive_seed(*draw, 1))
-        torch.manual_seed(derive_seed(*draw, 2))
+        seed_device(self.device, derive_seed(*draw, 2))
         self.objective.epoch = self.current_epoch
         if isinstance(self._schedule, Curve):
             together, batches = self.trainer.accumulate_grad_batches, len(self.trainer.train_dataloader)

@@ -30,6 +30,7 @@ class Objective(nn.Module):
         regularizer: penalty on the rows a batch touched, or None.
     """
 
+    least_batch = 1  # examples without which a batch teaches too little; known after `setup`
     sparse = False  # whether a step looks up only the rows of its batch, so that gradients can be sparse
     epoch = 0  # finished ones; set before each step
 
@@ -115,6 +116,7 @@ class NegativeSampling(Objective):
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
         self.triples = sorted_triples(graph.train).to(device)
         self.sampler.setup(graph, device)
+        self.least_batch = self.sampler.proposal.least_batch
         if self.subsampling:
             self.triple_weights = subsampling_weights(self.triples, graph.num_entities)
         return len(self.triples)
@@ -133,7 +135,8 @@ class NegativeSampling(Objective):
             if negatives.log_q is not None:
                 positive = positive - negatives.log_q[target]
                 negative = negative - negatives.log_q[negatives.candidates]
-            losses = self.pairwise(positive, negative, self.sampler.weights(negative, negatives.known))  # [B]
+            weights = self.sampler.weights(negative, negatives.known)
+            losses = self.pairwise(positive, negative, weights, negatives.known)  # [B]
             total = total + weighted_mean(losses, triple_weights)
             total = total + penalty
             learning = self.sampler.proposal.loss(negatives, scores)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kgc.errors import UserError
+from kgc.signature import check_options
 
 TABLES = ("entity", "relation")
 
@@ -45,14 +46,14 @@ def adam(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, 
     """Adam (Kingma & Ba 2015), or `LazyAdam` with `sparse`. See `_made` for the arguments."""
     if sparse:
         return _made(LazyAdam, params, True, groups, lr=lr, **options)
-    return _made(torch.optim.Adam, params, False, groups, lr=lr, fused=True, **options)
+    return _made(torch.optim.Adam, params, False, groups, lr=lr, **_fused(options))
 
 
 def adamw(params: Iterable, lr: float, weight_decay: float = 0.01, groups: Any = None, **options: Any) -> Optimizer:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019). See `_made` for the arguments."""
     if options.pop("sparse", False):
         raise UserError("optimizer.sparse=true: AdamW moves every row in every step; optimizer=adam has a sparse form")
-    return _made(torch.optim.AdamW, params, False, groups, lr=lr, weight_decay=weight_decay, fused=True, **options)
+    return _made(torch.optim.AdamW, params, False, groups, lr=lr, weight_decay=weight_decay, **_fused(options))
 
 
 def adagrad(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, **options: Any) -> Optimizer:
@@ -61,12 +62,17 @@ def adagrad(params: Iterable, lr: float, sparse: bool = False, groups: Any = Non
         return _made(SparseAdagrad, params, True, groups, lr=lr, **options)
     groups_of_params = list(params)
     fused = all(p.device.type == "cpu" for group in groups_of_params for p in group["params"])  # torch has it for CPUs
-    return _made(torch.optim.Adagrad, groups_of_params, False, groups, lr=lr, fused=fused or None, **options)
+    return _made(torch.optim.Adagrad, groups_of_params, False, groups, lr=lr, **(_fused(options) if fused else options))
 
 
 def rowwise_adagrad(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, **options: Any) -> Optimizer:
     """`RowwiseAdagrad`. See `_made` for the arguments."""
     return _made(RowwiseAdagrad, params, sparse, groups, lr=lr, **options)
+
+
+def _fused(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the kernel that makes a step of few passes over the tables, unless another was chosen."""
+    return options if {"fused", "foreach"} & set(options) else options | {"fused": True}
 
 
 def _made(
@@ -94,9 +100,10 @@ def _made(
             raise UserError(f"optimizer.groups.{name}={own}: write optimizer.groups.{name}.lr={own}, or another option")
     chosen = {name: {k: v for k, v in (own or {}).items() if v is not None} for name, own in (groups or {}).items()}
     made = [{**group, **chosen.get(group["name"], {})} for group in params]
+    check_options(kind, options, "optimizer", ("params",))
     try:
         optimizer = kind(made, **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"optimizer: {kind.__name__} refuses it: {error}") from error
     # A fused step could undo a scaling of gradients itself, and Lightning then refuses to clip; nothing is scaled here.
     optimizer._step_supports_amp_scaling = False

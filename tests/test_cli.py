@@ -7,7 +7,11 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -15,9 +19,12 @@ import pytest
 import runs
 import torch
 import yaml
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
+from kgc import cli
+from kgc.errors import UserError
 from kgc.module import KGEModule
+from kgc.tasks import folders as folders_of_runs
 
 # Every command of this file would otherwise be a real training run.
 QUICK = ["dataset=nations", "model.dim=8", "trainer=cpu", "trainer.max_epochs=1", "logger=none"]
@@ -142,6 +149,67 @@ TRAIN_MISTAKES = [
     (["~model"], ["model"]),
     (["+model.hidden=3"], ["hidden"]),
     (["test=abc"], ["test=abc"]),
+    (["optimizer=null"], ["optimizer=null", "adagrad, adam"]),
+    (["model=null"], ["model=null", "complex", "rotate"]),
+    (["sampler=null"], ["sampler=null", "adversarial", "uniform"]),
+    (["dataset=null"], ["dataset=null", "nations"]),
+    (["objective=null"], ["objective=null", "one_vs_all"]),
+    (["loss=null"], ["loss=null", "logistic"]),
+    (["trainer=null"], ["trainer=null", "cpu"]),
+    (["scheduler=null"], ["scheduler=null", "none"]),
+    (["regularizer=3"], ["regularizer=3", "n3, none"]),
+    (["~optimizer"], ["optimizer: is needed", "adagrad, adam"]),
+    (["~sampler"], ["sampler: is needed", "uniform"]),
+    (["~optimizer.lr"], ["optimizer.lr: missing"]),
+    (["~sampler.proposal"], ["sampler.proposal: missing"]),
+    (["~model.dim"], ["model.dim: missing"]),
+    (["~trainer.precision"], ["trainer.precision: missing"]),
+    (["~ranking.hits"], ["ranking.hits: missing"]),
+    (["~seed"], ["seed: missing"]),
+    (["scheduler=cosine", "scheduler.epochs=0"], ["scheduler.epochs=0", "at least 1"]),
+    (["scheduler=cosine", "scheduler.epochs=abc"], ["scheduler.epochs=abc"]),
+    (["scheduler=step", "+scheduler.warmup=1"], ["scheduler.warmup", "StepLR", "step_size, gamma"]),
+    (["scheduler=plateau", "scheduler.mode=up"], ["scheduler.mode=up", "min, max"]),
+    (["sampler.proposal=null"], ["sampler.proposal=null", "Proposal"]),
+    (["sampler.sides=null"], ["sampler.sides=null", "Sides"]),
+    (["sampler.sides=both"], ["sampler.sides=both", "Sides"]),
+    (["sampler.sides._target_=kgc.sampling.proposals.Uniform"], ["sampler.sides._target_", "no Sides"]),
+    (["objective.sampler=null"], ["objective.sampler=null"]),
+    (["objective.loss=null"], ["objective.loss=null"]),
+    (["+model.foo=1"], ["model.foo", "RotatE", "dim, margin, relation_dim, reciprocal"]),
+    (["+optimizer.foo=1"], ["optimizer.foo", "Adam", "lr, betas, eps"]),
+    (["+sampler.foo=1"], ["sampler.foo", "num_negatives"]),
+    (["+sampler.proposal.foo=1"], ["sampler.proposal.foo", "share"]),
+    (["+sampler.sides.foo=1"], ["sampler.sides.foo", "none"]),
+    (["sampler=kbgan", "+sampler.proposal.generator.foo=1"], ["sampler.proposal.generator.foo", "dim"]),
+    (["+objective.foo=1"], ["objective.foo", "subsampling"]),
+    (["+loss.foo=1"], ["loss.foo"]),
+    (["regularizer=n3", "+regularizer.foo=1"], ["regularizer.foo", "weight, p"]),
+    (["+dataset.foo=1"], ["dataset.foo", "name"]),
+    (["+scheduler.foo=1"], ["scheduler.foo", "epochs, final, warmup"]),
+    (["+logger.foo=1"], ["logger.foo"]),
+    (["+trainer.foo=1"], ["trainer.foo", "max_epochs"]),
+    (["+ranking.foo=1"], ["ranking.foo", "hits"]),
+    (["+foo=1"], ["foo: no such key"]),
+    (["+model.num_entities=5"], ["model.num_entities", "leave it out"]),
+    (["+optimizer.params=1"], ["optimizer.params", "leave it out"]),
+    (["+optimizer.maximize=abc"], ["optimizer.maximize=abc", "true or false"]),
+    (["+optimizer.betas=3"], ["optimizer.betas=3", "a list"]),
+    (["model._target_=kgc.models.foo.Foo"], ["model._target_=kgc.models.foo.Foo"]),
+    (["model._target_=kgc.losses.pairwise.Logistic"], ["model.dim", "Logistic"]),
+    (["optimizer._partial_=false"], ["optimizer._partial_=false"]),
+    (["model=tucker", "model.relation_dim=0"], ["model.relation_dim=0", "at least 1"]),
+    (["model=hake", "model.modulus_weight=abc"], ["model.modulus_weight=abc", "a number"]),
+    (["model.dim=100000000000"], ["model.dim=100000000000", "at most"]),
+    (["model.dim=1000000000"], ["model.dim=1000000000", "GiB"]),
+    (["model=tucker", "model.relation_dim=2", "model.dim=1000000"], ["model.dim=1000000", "GiB"]),
+    (["sampler=cache", "sampler.proposal.cache_size=1000000000"], ["sampler.proposal.cache_size=1000000000", "GiB"]),
+    (["sampler=kbgan", "sampler.proposal.generator.dim=1000000000"], ["sampler.proposal.generator.dim=", "GiB"]),
+    (["sampler=in_batch", "batch_size=1"], ["batch_size=1", "in_batch", "raise"]),
+    (["trainer.devices=100000", "trainer.strategy=ddp"], ["trainer.devices=100000", "at most"]),
+    (["trainer.compile=maybe"], ["trainer.compile=maybe", "or null"]),
+    (["trainer.save_minutes=-1"], ["trainer.save_minutes=-1"]),
+    (["optimizer.groups.other.lr=0.1"], ["optimizer.groups.other", "entity, relation"]),
 ]
 
 
@@ -350,9 +418,76 @@ def test_multirun(tmp_path, capsys):
 
 def test_multirun_goes_on_after_a_mistake(tmp_path, capsys):
     done = runs.command(capsys, tmp_path, "train", "-m", *QUICK, "model=rotate", "model.dim=7,8")
-    assert "model.dim=7" in done.mistake()
+    assert done.mistake().startswith("trial 0 (model.dim=7): model.dim=7")
     (sweep,) = (tmp_path / "multirun").iterdir()
     assert [path.parent.name for path in sweep.rglob("metrics.json")] == ["1_rotate_nations"]
+
+
+def trials(patch: pytest.MonkeyPatch, outcome: Callable[[DictConfig], None]) -> None:
+    """Runs that do nothing but what `outcome` does."""
+    patch.setattr(cli, "_train", lambda cfg, run_dir, words: outcome(cfg))
+
+
+def test_multirun_says_why_each_trial_failed(tmp_path, monkeypatch, capsys):
+    ran = []
+
+    def outcome(cfg: DictConfig) -> None:
+        ran.append(cfg.seed)
+        if cfg.seed == 1:
+            raise UserError("first\nreason")
+        if cfg.seed == 3:
+            raise UserError("second reason")
+
+    trials(monkeypatch, outcome)
+    done = runs.command(capsys, tmp_path, "train", "-m", "batch_size=8", "seed=0,1,2,3")
+    assert ran == [0, 1, 2, 3]
+    assert done.code == 2
+    assert done.err.splitlines() == ["error: trial 1 (seed=1): first reason", "error: trial 3 (seed=3): second reason"]
+    assert done.out.splitlines() == ["trial 1 failed: first reason", "trial 3 failed: second reason"]
+
+
+def test_a_fault_of_ours_in_a_sweep_keeps_its_traceback(tmp_path, monkeypatch, capsys):
+    def outcome(cfg: DictConfig) -> None:
+        raise UserError("a mistake") if cfg.seed else ZeroDivisionError("ours")
+
+    trials(monkeypatch, outcome)
+    done = runs.command(capsys, tmp_path, "train", "-m", "seed=0,1")
+    assert done.code == 1
+    assert "Traceback" in done.err
+    for line in ("error: trial 0 (seed=0): ZeroDivisionError: ours", "error: trial 1 (seed=1): a mistake"):
+        assert line in done.err.splitlines()
+
+
+@pytest.mark.parametrize(("name", "words"), [("train", []), ("train", ["-m", "seed=0,1"]), ("evaluate", [])])
+def test_runs_of_the_same_second_have_folders_of_their_own(name, words, tmp_path, monkeypatch, capsys):
+    """The clock stands still: each command gets a folder that was not there."""
+    folders = []
+    monkeypatch.setattr(folders_of_runs, "made", keeping(folders_of_runs.made, folders))
+    monkeypatch.setattr(cli, f"_{name}", lambda cfg, run_dir, overrides: (run_dir / "file").touch())
+    stamp = "hydra.job.name=x"
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    monkeypatch.setattr("hydra.core.utils.datetime", SimpleNamespace(now=lambda: now))
+    for _ in range(3):
+        assert runs.command(capsys, tmp_path, name, *words, stamp).code == 0
+    base = "2026-01-02_03-04-05" + {"train": "_rotate_umls", "evaluate": "_evaluate"}[name] * (not words)
+    assert [path.name for path in folders] == [base, f"{base}_2", f"{base}_3"]
+    for path in folders:
+        assert len(list((tmp_path / path).rglob("file"))) == (2 if words else 1)
+
+
+def keeping(function: Callable[[Path], Path], kept: list[Path]) -> Callable[[Path], Path]:
+    def watched(wanted: Path) -> Path:
+        kept.append(function(wanted))
+        return kept[-1]
+
+    return watched
+
+
+def test_a_folder_is_made_by_one_of_many(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(folders_of_runs.made, [tmp_path / "outputs" / "name"] * 40))
+    assert len(set(folders)) == 40
+    assert {path.name for path in folders} == {"name", *(f"name_{i}" for i in range(2, 41))}
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate"])

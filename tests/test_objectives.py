@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import oracle
 import pytest
@@ -21,6 +23,8 @@ from kgc.models.distmult import DistMult
 from kgc.models.rotate import RotatE
 from kgc.models.transe import TransE
 from kgc.objectives import KVsAll, NegativeSampling, Objective, OneVsAll, subsampling_weights, weighted_mean
+from kgc.sampling.cache import Cache
+from kgc.sampling.kbgan import KBGAN
 from kgc.sampling.proposals import Asked, Degree, InBatch, Proposal, Typed, Uniform
 from kgc.sampling.sampler import NegativeSampler
 from kgc.sampling.sides import Alternate, Bernoulli, Both
@@ -134,6 +138,10 @@ SAMPLERS = {
     "in batch, masked": (Bernoulli(), InBatch(), {"mask_known": True, "temperature": 1.0}),
     "bernoulli": (Bernoulli(), Uniform(), {}),
     "alternate": (Alternate(), Uniform(), {}),
+    "kbgan": (Bernoulli(), KBGAN(partial(DistMult, dim=4), pool_size=6), {"mask_known": True}),
+    "kbgan, pools": (Both(), KBGAN(partial(ComplEx, dim=6), pool_size=6, share=2), {"temperature": 1.0}),
+    "cache": (Both(), Cache(cache_size=3, random_size=2), {"mask_known": True}),
+    "cache, unmasked": (Bernoulli(), Cache(cache_size=2, random_size=4), {"temperature": 1.0}),
 }
 
 
@@ -145,8 +153,10 @@ def negative_sampling(
     objective = NegativeSampling(sampler, Logistic(), subsampling=subsampling, regularizer=regularizer)
     assert objective.setup(GRAPH, CPU) == len(TRAIN)
     index = torch.tensor(batch)
+    before = copy.deepcopy(sampler.state_dict())  # a cache, and what KBGAN's generator was rewarded with, change
+    drawn = list(sampler.draw(GRAPH.train[index], step, torch.Generator().manual_seed(4), slow.model))
+    sampler.load_state_dict(before)
     loss = objective.loss(slow.model, index, step, torch.Generator().manual_seed(4))
-    drawn = list(sampler.draw(GRAPH.train[index], step, torch.Generator().manual_seed(4)))
     triples = [TRAIN[i] for i in batch]
     heads, tails = Counter(t[:2] for t in TRAIN), Counter(t[1:] for t in TRAIN)
     shares = [1 / math.sqrt(heads[t[:2]] + 3 + tails[t[1:]] + 3) if subsampling else 1.0 for t in triples]

@@ -1,7 +1,9 @@
 """Losses of a right answer against its negatives, in nats per query, always in fp32.
 
-Each takes positive [B] and negative [B, K] logits and the weights [B, K] of the negatives, which sum to 1 a query and
-are 0 for masked ones, and returns [B]. In the formulas s⁺ is the positive's logit, s⁻ₖ the negatives', wₖ the weights.
+Each takes positive [B] and negative [B, K] logits, the weights [B, K] of the negatives, which sum to 1 a query and are
+0 for masked ones, and which negatives are masked, [B, K] or None for none, and returns [B]. A weight of 0 alone masks
+nothing: a self-adversarial weight may have become 0 by rounding. In the formulas s⁺ is the positive's logit, s⁻ₖ the
+logits of the negatives that are not masked, n their number, wₖ their weights.
 
 Equal weights make the sums means over the negatives. Self-adversarial training (Sun et al. 2019, eq. 4) is no loss of
 its own: the sampler makes wₖ = softmaxₖ(α s⁻ₖ), a constant for the gradient, and any loss that uses weights takes them.
@@ -19,10 +21,10 @@ from kgc.errors import UserError
 class PairwiseLoss:
     """Interface."""
 
-    def __call__(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
-        return self.loss(positive.float(), negative.float(), weights.float())
+    def __call__(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
+        return self.loss(positive.float(), negative.float(), weights.float(), masked)
 
-    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
         raise NotImplementedError
 
 
@@ -32,7 +34,7 @@ class Logistic(PairwiseLoss):
     With equal weights this is the logistic loss of Trouillon et al. 2016; with self-adversarial ones, RotatE's.
     """
 
-    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
         return (F.softplus(-positive) + (weights * F.softplus(negative)).sum(-1)) / 2
 
 
@@ -46,30 +48,29 @@ class Margin(PairwiseLoss):
     def __init__(self, margin: float = 1.0):
         self.margin = margin
 
-    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
         return (weights * F.relu(self.margin + negative - positive.unsqueeze(-1))).sum(-1)
 
 
 class BinaryCrossEntropy(PairwiseLoss):
     """Mean binary cross-entropy of one positive and n negatives, [softplus(−s⁺) + n Σₖ wₖ softplus(s⁻ₖ)] / (1 + n).
 
-    With equal weights every score counts alike (Dettmers et al. 2018, eq. 2, on a sample). n counts the negatives with
-    a weight above 0.
+    With equal weights every score counts alike (Dettmers et al. 2018, eq. 2, on a sample).
     """
 
-    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
-        number = (weights > 0).sum(-1)
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
+        number = negative.shape[-1] if masked is None else (~masked).sum(-1)
         return (F.softplus(-positive) + number * (weights * F.softplus(negative)).sum(-1)) / (1 + number)
 
 
 class SampledCrossEntropy(PairwiseLoss):
-    """log(exp s⁺ + Σₖ exp s⁻ₖ) − s⁺: −log softmax of the positive among itself and its unmasked negatives.
+    """log(exp s⁺ + Σₖ exp s⁻ₖ) − s⁺: −log softmax of the positive among itself and its negatives.
 
-    1-vs-all's loss (Lacroix et al. 2018) on a sample. Weights only mask (weight 0).
+    1-vs-all's loss (Lacroix et al. 2018) on a sample. Weights are not used.
     """
 
-    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
-        rivals = negative.masked_fill(weights == 0, -torch.inf)
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
+        rivals = negative if masked is None else negative.masked_fill(masked, -torch.inf)
         logits = torch.cat([positive.unsqueeze(-1), rivals], dim=-1)
         return F.cross_entropy(
             logits, torch.zeros(len(logits), dtype=torch.int64, device=logits.device), reduction="none"
@@ -77,10 +78,10 @@ class SampledCrossEntropy(PairwiseLoss):
 
 
 class InfoNCE(SampledCrossEntropy):
-    """−log softmax of (s⁺ − m)/τ among itself and the unmasked s⁻ₖ/τ (van den Oord et al. 2018, eq. 4).
+    """−log softmax of (s⁺ − m)/τ among itself and the s⁻ₖ/τ (van den Oord et al. 2018, eq. 4).
 
     With the additive margin m it is SimKGC's loss (Wang et al. 2022, there on cosines, with τ learnt from 0.05 on and
-    m = 0.02). Weights only mask (weight 0).
+    m = 0.02). Weights are not used.
 
     Args:
         temperature: τ, in the unit of the score; small values train on the hardest negatives.
@@ -93,5 +94,5 @@ class InfoNCE(SampledCrossEntropy):
         self.temperature = temperature
         self.margin = margin
 
-    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor) -> Tensor:
-        return super().loss((positive - self.margin) / self.temperature, negative / self.temperature, weights)
+    def loss(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
+        return super().loss((positive - self.margin) / self.temperature, negative / self.temperature, weights, masked)

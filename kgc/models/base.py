@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kgc.errors import UserError
+from kgc.limits import require_memory
 from kgc.models.algebra import without_denormals
 from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
@@ -77,8 +78,9 @@ class KGEModel(nn.Module):
         self.entity_dropout = entity_dropout
         self.relation_dropout = relation_dropout
         stored = dim + self.extra
-        self.entity = nn.Embedding(num_entities, stored, _weight=torch.empty(num_entities, stored))
         rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
+        require_memory(4 * (num_entities * stored + rows * width), f"model.dim={dim}", "the tables")
+        self.entity = nn.Embedding(num_entities, stored, _weight=torch.empty(num_entities, stored))
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
         self.similarity = similarity
         if self.projects:

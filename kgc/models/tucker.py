@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from kgc.limits import require_memory
 from kgc.models.algebra import bilinear_queries, row_by_row, vector_matrix, without_denormals
 from kgc.models.base import KGEModel
 from kgc.models.init import Init, Uniform, Xavier
@@ -34,6 +35,7 @@ class TuckER(KGEModel):
     ):
         options = {"entity_init": Xavier(), "relation_init": Xavier()} | options
         super().__init__(num_entities, num_relations, dim, relation_dim=relation_dim, similarity=Dot(), **options)
+        require_memory(4 * self.relation.embedding_dim * dim * dim, f"model.dim={dim}", "the core")
         self.core = nn.Parameter(torch.empty(self.relation.embedding_dim, dim, dim))
         with torch.no_grad():
             (core_init or Uniform(1.0))(self.core)

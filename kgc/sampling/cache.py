@@ -8,6 +8,7 @@ from torch import Tensor
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.errors import UserError
+from kgc.limits import require_memory
 from kgc.sampling.processes import gathered
 from kgc.sampling.proposals import Asked, Proposal
 from kgc.types import Negatives
@@ -49,6 +50,7 @@ class Cache(Proposal):
         self.index = KnownAnswers(graph.train.to(device), graph.num_entities, graph.num_relations)
         # Like a model's initial values, from the global generator and on the CPU: the same on every device.
         shape = (len(self.index.keys), self.cache_size)
+        require_memory(4 * shape[0] * shape[1], f"sampler.proposal.cache_size={self.cache_size}", "the cache")
         self.table = torch.randint(self.num_entities, shape, dtype=torch.int32).to(device)
 
     # Not a buffer: those are broadcast before every step where processes train together.

@@ -55,7 +55,9 @@ class KBGAN(Proposal):
         try:
             self.generator = self.make(num_entities=graph.num_entities, num_relations=graph.num_relations)
         except (UserError, TypeError, ValueError) as error:
-            raise UserError(f"sampler.proposal.generator: {error}") from error
+            words = str(error)
+            where = f".{words.removeprefix('model.')}" if words.startswith("model.") else f": {words}"
+            raise UserError(f"sampler.proposal.generator{where}") from error
         self.to(device)
 
     def draw(self, asked: Asked, number: int, generator: torch.Generator) -> Negatives:

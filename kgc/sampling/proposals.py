@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.errors import UserError
-from kgc.types import Negatives, Queries, Scorer, Side
+from kgc.types import Negatives, Queries, Scorer, Side, Triples
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Asked:
 
 class Proposal(nn.Module):
     """Interface: draws candidates for B queries. Parameters and buffers are trained and saved with the model's."""
+
+    least_batch = 1  # queries without which a batch has no negatives
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
         """Takes what it needs from the graph."""
@@ -141,30 +143,44 @@ class InBatch(Proposal):
     et al. 2019). P(e) is the share of train triples whose asked end e is; both ends count where one batch asks
     for both.
 
-    The pool is the whole batch, or `num_negatives` of its answers, drawn without replacement, if these are fewer.
+    The pool is the whole batch, or `num_negatives` of its answers, drawn without replacement, if these are fewer. A
+    batch of one query, such as the last of an epoch may be, has no others: it gets the right answer of another triple
+    of train, drawn at random.
 
     Args:
         log_q: correct logits for how often an entity is proposed.
     """
 
+    least_batch = 2
+
     def __init__(self, log_q: bool = False):
         super().__init__()
         self.log_q = log_q
+        self.train = Triples.empty()
         self.frequency: dict[Side | None, Tensor] = {}  # [E] log P(e); None: over both ends
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
+        self.train = graph.train.to(device)
         if self.log_q:
             count = {s: torch.bincount(graph.train.target(s), minlength=graph.num_entities).double() for s in Side}
             tables = count | {None: count[Side.HEAD] + count[Side.TAIL]}
             self.frequency = {s: (table / table.sum()).log().float().to(device) for s, table in tables.items()}
 
     def draw(self, asked: Asked, number: int, generator: torch.Generator) -> Negatives:
-        pool = asked.target
-        if number < len(pool):
+        pool, side = asked.target, asked.queries.side
+        if len(pool) == 1:
+            pool = self.another(side, generator)
+        elif number < len(pool):
             pool = pool[torch.randperm(len(pool), generator=generator, device=generator.device)[:number]]
-        side = asked.queries.side
         log_q = self.frequency[side if isinstance(side, Side) else None] if self.log_q else None
         return Negatives(pool, known=pool == asked.target.unsqueeze(1), log_q=log_q)
+
+    def another(self, side: Side | Tensor, generator: torch.Generator) -> Tensor:
+        """[1] the right answer of a triple of train at the asked end of a single query."""
+        triple = torch.randint(len(self.train), (1,), generator=generator, device=generator.device)
+        if isinstance(side, Side):
+            return self.train.target(side)[triple]
+        return torch.where(side == Side.HEAD, self.train.head[triple], self.train.tail[triple])
 
 
 class Typed(Proposal):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import signal
@@ -15,11 +16,13 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer
+from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
+from kgc.limits import lacks_memory
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
 from kgc.ranking import RankingOptions
@@ -48,7 +51,7 @@ def call(node: DictConfig | None, key: str, **arguments: Any) -> Any:
         return instantiate(node, _convert_="all", **arguments)  # plain lists: they go into checkpoints
     except InstantiationException as error:
         cause = error.__cause__
-        if isinstance(cause, UserError):
+        if isinstance(cause, UserError) or (cause is not None and lacks_memory(cause)):
             raise cause from None
         if isinstance(cause, TypeError | ValueError):
             raise UserError(f"{key}: {node.get('_target_')} refuses it: {cause}") from error
@@ -67,6 +70,7 @@ class Checkpoint:
         entities, relations: the vocabularies in the order of the tables.
         digest: of the graph it was trained on.
         epochs: how many were finished.
+        lacks: what a run needs to go on and an older version did not save.
     """
 
     path: Path
@@ -77,6 +81,12 @@ class Checkpoint:
     relations: Vocabulary
     digest: str
     epochs: int
+    lacks: tuple[str, ...] = ()
+
+
+# What training goes on from: of Lightning, and of kgc.
+_TRAINING = ("optimizer_states", "loops", "callbacks", "epoch", "global_step")
+_PROGRESS = ("seconds", "history", "loss_sum", "examples", "schedule", "rates")
 
 
 def read_checkpoint(path: str, trust: str | list[str] | None = None) -> Checkpoint:
@@ -109,7 +119,9 @@ def _read(path: str) -> Checkpoint:
         state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
         config = OmegaConf.create(saved["config"])
         entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
-        overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved["history"])
+        overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved.get("history", ()))
+        lacks = [f"{key!r}" for key in _TRAINING if key not in content]
+        lacks += [f"'kgc.{key}'" for key in _PROGRESS if key not in saved]
         if not {"model", "dataset"} <= config.keys():
             raise ValueError("its config has no model or data set")
     except Exception as error:  # whatever a damaged or foreign file makes the reader raise
@@ -117,7 +129,7 @@ def _read(path: str) -> Checkpoint:
         raise UserError(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
-    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs)
+    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs, tuple(lacks))
 
 
 # Modules whose classes and functions a checkpoint's config may name: none of them runs code it is given.
@@ -180,7 +192,7 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     """The model, what it minimises, set up on the trainer's device, and the number of its training examples.
 
     Raises:
-        UserError: sparse gradients where something needs dense ones.
+        UserError: sparse gradients where something needs dense ones, or batches without negatives.
     """
     model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     objective = call(cfg.objective, "objective")
@@ -200,7 +212,13 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
                 "train on one device"
             )
         model.use_sparse_gradients()
-    return model, objective, objective.setup(graph, trainer.strategy.root_device)
+    examples = objective.setup(graph, trainer.strategy.root_device)
+    if min(cfg.batch_size, -(-examples // trainer.world_size)) < objective.least_batch:
+        raise UserError(
+            f"batch_size={cfg.batch_size}: sampler=in_batch takes the answers of a batch's other triples for "
+            "negatives, and there are none; raise batch_size, or choose sampler=uniform"
+        )
+    return model, objective, examples
 
 
 def ranking_options(cfg: DictConfig) -> RankingOptions:
@@ -229,6 +247,15 @@ def load_weights(model: KGEModel, checkpoint: Checkpoint) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"checkpoint={checkpoint.path}: its weights do not fit its config ({reason})") from error
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's profiler that does nothing, and makes nothing for each of the sixty hooks of a step."""
+
+    _nothing = contextlib.nullcontext()
+
+    def profile(self, action_name: str) -> contextlib.nullcontext:
+        return self._nothing
 
 
 def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
@@ -262,7 +289,8 @@ def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any
         enable_model_summary=False,
         enable_checkpointing=bool(options.get("callbacks")),
         num_sanity_val_steps=0,
-        log_every_n_steps=1,
+        log_every_n_steps=0,  # what is logged is of epochs
+        profiler=NoProfiler(),
         use_distributed_sampler=False,
         **options,
     )

@@ -8,36 +8,41 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from kgc.errors import UserError
+from kgc.tasks.groups import check_groups, check_nodes
 
 SPLITS = ("train", "valid", "test")
 _INF = math.inf
+_BIG = 2**31 - 1
 
 # key: (least, largest, may be null); whole numbers, then any numbers, then true or false, then choices.
 _WHOLE = {
     "seed": (0, 2**32 - 1, False),
-    "batch_size": (1, _INF, False),
-    "trainer.max_epochs": (1, _INF, False),
-    "trainer.val_every": (1, _INF, False),
-    "trainer.accumulate_grad_batches": (1, _INF, False),
-    "trainer.patience": (0, _INF, True),
-    "model.dim": (1, _INF, False),
-    **{f"model.{size}": (1, _INF, False) for size in ("height", "channels", "kernel", "layers", "heads", "width")},
-    "model.hidden": (1, _INF, False),
-    "model.bases": (1, _INF, True),
-    "model.blocks": (1, _INF, True),
-    "ranking.limit": (1, _INF, True),
-    "sampler.num_negatives": (1, _INF, False),
-    "sampler.proposal.share": (1, _INF, True),
-    "sampler.proposal.pool_size": (1, _INF, False),
-    "sampler.proposal.cache_size": (1, _INF, False),
-    "sampler.proposal.random_size": (1, _INF, False),
-    "sampler.proposal.every": (1, _INF, False),
-    "sampler.proposal.generator.dim": (1, _INF, False),
-    "scheduler.step_size": (1, _INF, False),
-    "scheduler.patience": (0, _INF, False),
-    "regularizer.p": (1, _INF, False),
+    "batch_size": (1, _BIG, False),
+    "trainer.max_epochs": (1, _BIG, False),
+    "trainer.val_every": (1, _BIG, False),
+    "trainer.accumulate_grad_batches": (1, _BIG, False),
+    "trainer.patience": (0, _BIG, True),
+    "model.dim": (1, _BIG, False),
+    "model.relation_dim": (1, _BIG, True),
+    **{f"model.{size}": (1, _BIG, False) for size in ("height", "channels", "kernel", "layers", "heads", "width")},
+    "model.hidden": (1, _BIG, False),
+    "model.bases": (1, _BIG, True),
+    "model.blocks": (1, _BIG, True),
+    "ranking.limit": (1, _BIG, True),
+    "sampler.num_negatives": (1, _BIG, False),
+    "sampler.proposal.share": (1, _BIG, True),
+    "sampler.proposal.pool_size": (1, _BIG, False),
+    "sampler.proposal.cache_size": (1, _BIG, False),
+    "sampler.proposal.random_size": (1, _BIG, False),
+    "sampler.proposal.every": (1, _BIG, False),
+    "sampler.proposal.generator.dim": (1, _BIG, False),
+    "scheduler.epochs": (1, _BIG, False),
+    "scheduler.step_size": (1, _BIG, False),
+    "scheduler.patience": (0, _BIG, False),
+    "regularizer.p": (1, _BIG, False),
 }
 _NUMBER = {
+    "trainer.save_minutes": (0, _INF, True),
     "trainer.gradient_clip": (1e-30, _INF, True),
     "model.margin": (-_INF, _INF, False),
     "model.entity_dropout": (0, 0.999999, False),
@@ -81,6 +86,7 @@ _FLAG = (
     "optimizer.sparse",
     "trainer.auto_batch",
 )
+_FLAG_OR_NULL = ("trainer.compile", "ranking.compile")
 _CHOICE = {
     "trainer.accelerator": ("auto", "cpu", "gpu"),
     "trainer.strategy": ("auto", "ddp"),
@@ -90,8 +96,15 @@ _CHOICE = {
 }
 
 
-def check_config(cfg: DictConfig) -> None:
-    """Raises a `UserError` that names the key, its value and what it may be."""
+def check_config(cfg: DictConfig, task: str, resumed: bool = False) -> None:
+    """Raises a `UserError` that names the key, its value and what it may be.
+
+    Args:
+        cfg: the config.
+        task: `train` or `evaluate`.
+        resumed: see `check_groups`.
+    """
+    check_groups(cfg, task, resumed)
     for key, (least, largest, optional) in _WHOLE.items():
         _check(cfg, key, int, "a whole number", least, largest, optional)
     for key, (least, largest, optional) in _NUMBER.items():
@@ -100,11 +113,16 @@ def check_config(cfg: DictConfig) -> None:
         value = OmegaConf.select(cfg, key, default=True)
         if not isinstance(value, bool):
             raise UserError(f"{key}={value}: must be true or false")
+    for key in _FLAG_OR_NULL:
+        value = OmegaConf.select(cfg, key, default=None)
+        if value is not None and not isinstance(value, bool):
+            raise UserError(f"{key}={value}: must be true or false, or null")
     for key, choices in _CHOICE.items():
         value = OmegaConf.select(cfg, key, default=choices[0])
         if value not in choices:
             raise UserError(f"{key}={value}: choices are {', '.join('null' if c is None else c for c in choices)}")
     _check_ranking(cfg)
+    check_nodes(cfg)
 
 
 def _check(cfg: DictConfig, key: str, kind: Any, words: str, least: float, largest: float, optional: bool) -> None:
@@ -117,8 +135,12 @@ def _check(cfg: DictConfig, key: str, kind: Any, words: str, least: float, large
     )
     if not good:
         bounds = [f"at least {least:g}"] if least > -_INF else []
-        bounds += [f"at most {largest:g}"] if largest < _INF else []
+        bounds += [f"at most {largest}"] if largest < _INF and (largest != _BIG or _large(value)) else []
         raise UserError(f"{key}={value}: must be {', '.join([words, *bounds])}" + (", or null" if optional else ""))
+
+
+def _large(value: Any) -> bool:
+    return isinstance(value, int | float) and value > _BIG
 
 
 def _present(cfg: DictConfig, key: str) -> bool:

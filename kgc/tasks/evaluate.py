@@ -31,6 +31,7 @@ from kgc.tasks.explain import explain
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split, split_triples
 from kgc.tasks.output import Session, write_run
+from kgc.tasks.storage import one_line_for_files
 
 
 def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
@@ -46,7 +47,7 @@ def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: a mistake in the config or the files it names.
     """
-    check_config(cfg)
+    check_config(cfg, "evaluate")
     if (run_dir / "checkpoints").exists():
         raise UserError(f"{run_dir} is the folder of a training run; choose another hydra.run.dir")
     processes = processes_wanted(cfg)
@@ -58,7 +59,7 @@ def run(config: dict, folder: str) -> dict[str, float]:
     """One process of an evaluation."""
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
-    with Session(run_dir, "evaluate.log") as session:
+    with one_line_for_files(run_dir), Session(run_dir, "evaluate.log") as session:
         terminal = session.terminal
         prepare_process()
         if cfg.checkpoint and any(cfg.embeddings.values()):

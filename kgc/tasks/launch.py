@@ -17,6 +17,9 @@ from kgc.errors import UserError
 # Seconds that processes get to end by themselves when one has failed: they may wait for it in a collective call.
 _GRACE = 5.0
 
+# Processes that any machine may start; more than these want a core each.
+_MOST = 16
+
 
 def processes_wanted(cfg: DictConfig) -> int:
     """How many processes this machine shall run for `cfg.trainer`; 1 in a process of torchrun or Slurm."""
@@ -28,7 +31,10 @@ def processes_wanted(cfg: DictConfig) -> int:
 
         cuda = cfg.trainer.accelerator in ("gpu", "auto") and torch.cuda.is_available()
         return max(1, torch.cuda.device_count()) if cuda else 1
-    if isinstance(devices, int) and devices >= 1:
+    if isinstance(devices, int) and not isinstance(devices, bool) and devices >= 1:
+        most = max(_MOST, os.cpu_count() or 1)
+        if devices > most:
+            raise UserError(f"trainer.devices={devices}: this machine runs at most {most} processes; lower it")
         return devices
     raise UserError(f"trainer.devices={devices}: must be a positive number, or -1 for all GPUs")
 

@@ -13,11 +13,16 @@ from pytorch_lightning import Trainer
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
+from kgc.limits import lacks_memory
 from kgc.optim import table_groups
+from kgc.sampling.processes import rehearsal
 from kgc.tasks.build import build_training, call
 
 # Share of the largest size tried that fitted: batches differ (in their known answers), and memory gets fragmented.
 _MARGIN = 0.9
+
+# Keys of a sampler's proposal that take memory in every step.
+_SIZES = ("pool_size", "cache_size", "random_size")
 
 
 @contextlib.contextmanager
@@ -30,7 +35,9 @@ def one_line_for_memory(cfg: DictConfig, trainer: Trainer, last: Path) -> Iterat
             raise
         keys = [f"batch_size={cfg.batch_size}"]
         if "sampler" in cfg.objective:
-            keys.append(f"sampler.num_negatives={cfg.objective.sampler.num_negatives}")
+            sampler = cfg.objective.sampler
+            keys.append(f"sampler.num_negatives={sampler.num_negatives}")
+            keys += [f"sampler.proposal.{key}={sampler.proposal[key]}" for key in _SIZES if key in sampler.proposal]
         keys.append(f"model.dim={cfg.model.dim}")
         message = f"out of memory on {trainer.strategy.root_device} in training: lower {', '.join(keys)}"
         if reports_memory(trainer.strategy.root_device):
@@ -38,11 +45,6 @@ def one_line_for_memory(cfg: DictConfig, trainer: Trainer, last: Path) -> Iterat
         if last.exists():
             message += f"; the last saved state is kept: checkpoint={last} goes on from it"
         raise UserError(message) from error
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether an exception is one of too little memory, on a GPU or a CPU."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def reports_memory(device: torch.device) -> bool:
@@ -74,13 +76,24 @@ def largest_batch(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> i
             "trainer.auto_batch=true: a CPU does not say when its memory is full; give batch_size, or train on a GPU"
         )
     trainer.strategy.setup_environment()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        step, examples = _steps(cfg, graph, trainer)
-        size = doubled(step, -(-examples // trainer.world_size))
-        del step
+    # Each process tries by itself, without a collective call: one that has no memory would leave the others waiting.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), rehearsal(trainer.world_size):
+        size = _found(cfg, graph, trainer)
     gc.collect()
     torch.cuda.empty_cache()
-    return int(trainer.strategy.reduce(torch.tensor(size, device=device), reduce_op="min"))
+    size = int(trainer.strategy.reduce(torch.tensor(size, device=device), reduce_op="min"))
+    if not size:
+        raise torch.OutOfMemoryError("not even one example fits")
+    return size
+
+
+def _found(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> int:
+    """The largest batch size of this process; 0 if not even one example fits."""
+    try:
+        step, examples = _steps(cfg, graph, trainer)
+        return doubled(step, -(-examples // trainer.world_size))
+    except torch.OutOfMemoryError:
+        return 0
 
 
 def doubled(step: Callable[[int], None], limit: int) -> int:
@@ -126,6 +139,8 @@ def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Ca
     optimizer = call(cfg.optimizer, "optimizer")(table_groups(model, objective))
     generator = torch.Generator(device).manual_seed(0)
     order = torch.randperm(examples, generator=generator, device=device)
+    # Processes that train together hold a copy of all gradients, which they sum.
+    buckets = [torch.empty_like(p) for p in model.parameters()] if trainer.world_size > 1 else []
 
     def step(size: int) -> None:
         # Gradients of the step before are there until the first backward pass, as in training.
@@ -135,6 +150,9 @@ def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Ca
             if batch == 0:
                 optimizer.zero_grad()
             loss.backward()
+        for bucket, parameter in zip(buckets, model.parameters(), strict=False):
+            if parameter.grad is not None:
+                bucket.copy_(parameter.grad)
         optimizer.step()
 
     return step, examples

@@ -8,6 +8,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from kgc.errors import UserError
@@ -34,17 +35,33 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
     """The config of the checkpoint, with the words of the command line on top.
 
     The words are composed after those of the run's first command line, so that they mean what they would have meant
-    there; what comes out different is changed in the stored config.
+    there; what comes out different is changed in the stored config. Keys that an older version had not get today's
+    defaults, where the code that they are for is the same.
 
     Args:
         resume: the checkpoint.
         overrides: the new command line's words.
 
     Raises:
-        UserError: a word changes the model, the kind of objective or the optimizer, or what a sampler learns.
+        UserError: a word changes the model, the kind of objective or the optimizer, or what a sampler learns; the
+            checkpoint lacks state, or its words mean nothing today.
     """
+    if resume.lacks:
+        raise UserError(
+            f"checkpoint={resume.path}: written by an older version of kgc, it lacks {', '.join(resume.lacks)}, "
+            "without which a run cannot go on; evaluate.py still takes it, and a new run starts without checkpoint="
+        )
     words = config_words(overrides)
-    before, after = (_flat(_composed(list(resume.overrides) + more)) for more in ([], words))
+    # `+` adds a key that was not there; today it may be.
+    stored = ["+" + word if word.startswith("+") and not word.startswith("++") else word for word in resume.overrides]
+    try:
+        before = _flat(_composed(stored))
+    except HydraException as error:
+        raise UserError(
+            f"checkpoint={resume.path}: the words of its run mean nothing to this version of kgc "
+            f"({str(error).splitlines()[0]}); go on with the version that wrote it"
+        ) from error
+    after = _flat(_composed(stored + words))
     config = _flat(OmegaConf.to_container(resume.config, resolve=True))
     for key in before.keys() | after.keys():
         if key in before and key in after and before[key] == after[key]:
@@ -56,7 +73,19 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
         config.pop(key, None)
         if key in after:
             config[key] = after[key]
+    new = [key for key in after if key in before and key not in config and _has_place(key, config, before)]
+    config |= {key: after[key] for key in new}  # the version that wrote the checkpoint had them not
     return OmegaConf.create(_nested(config | {"checkpoint": str(resume.path)}))
+
+
+def _has_place(key: str, config: dict[str, Any], today: dict[str, Any]) -> bool:
+    """Whether a key of today's config fits into an older one: no value stands in its way, and each part of the config
+    that it lies in is for the same code, or is new."""
+    parents = [key[:place] for place, sign in enumerate(key) if sign == "."]
+    if any(parent in config for parent in parents) or any(other.startswith(f"{key}.") for other in config):
+        return False
+    there = [parent for parent in parents if any(other.startswith(f"{parent}.") for other in config)]
+    return all(config.get(f"{parent}._target_") == today.get(f"{parent}._target_") for parent in there)
 
 
 def _composed(words: list[str]) -> dict[str, Any]:

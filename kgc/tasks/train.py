@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
 
-from kgc.callbacks import Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
+from kgc.callbacks import CheckpointFiles, Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
 from kgc.console import ProgressLine
 from kgc.data.datamodule import KGDataModule
 from kgc.engine.compiled import compile_training
@@ -37,6 +37,7 @@ from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import config_words, resumed_config, resumed_folder
+from kgc.tasks.storage import check_room, check_writable, one_line_for_files
 
 
 def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) -> dict[str, float] | None:
@@ -65,7 +66,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
             f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by "
             f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
         )
-    check_config(cfg)
+    check_config(cfg, "train", resumed=resume is not None)
     if cfg.ranking.get("limit") is not None:
         raise UserError(
             f"ranking.limit={cfg.ranking.limit}: training ranks whole splits; give it to evaluate.py (test=false "
@@ -94,7 +95,7 @@ def run(config: dict[str, Any], words: list[str], folder: str, resume: str | Non
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
     try:
-        with Session(run_dir, "train.log") as session:
+        with one_line_for_files(run_dir), Session(run_dir, "train.log") as session:
             return fit_and_test(cfg, words, resume, session)
     except Interrupted:
         return None
@@ -104,6 +105,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
     run_dir, terminal = session.run_dir, session.terminal
     checkpoint = read_checkpoint(resume, cfg.trust) if resume else None
+    check_writable(run_dir / "checkpoints")
     prepare_process()
     seed_everything(cfg.seed, verbose=False)
     known = (checkpoint.entities, checkpoint.relations) if checkpoint else ()
@@ -125,8 +127,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     }
     if is_mined(cfg):
         return mine_and_test(cfg, graph, identity, session)
-    (run_dir / "checkpoints").mkdir(exist_ok=True)
-    checkpoints = Checkpoints(run_dir / "checkpoints")
+    checkpoints = Checkpoints(run_dir / "checkpoints", cfg.trainer.save_minutes)
     stop = StopOnSignal(checkpoints)
     callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop]
     if len(graph.valid) and cfg.trainer.patience is not None:
@@ -135,6 +136,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         cfg,
         run_dir,
         callbacks=callbacks,
+        plugins=[CheckpointFiles()],
         logger=False,
         max_epochs=cfg.trainer.max_epochs,
         check_val_every_n_epoch=min(cfg.trainer.val_every, cfg.trainer.max_epochs),
@@ -164,6 +166,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         identity=identity | {"config": OmegaConf.to_container(cfg, resolve=True)},  # with the batch size found
         **ranking_arguments(cfg),
     )
+    check_room(checkpoints, module)
     parameters = sum(p.numel() for p in model.parameters())
     if cfg.trainer.compile is not False:
         cells = math.inf if cfg.trainer.compile else objective.cells(model, num_examples * cfg.trainer.max_epochs)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgc.data.batches import QueryBatches, TripleBatches, derive_seed
+from kgc.data.batches import QueryBatches, TripleBatches, derive_seed, seed_device
 from kgc.data.datamodule import KGDataModule
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
@@ -244,3 +244,12 @@ def test_more_processes_than_batches_repeat_some():
     parts = [list(QueryBatches(columns([(0, 0, 1)]), 8, rank, 5)) for rank in range(5)]
     assert [len(part) for part in parts] == [1] * 5
     assert {i for part in parts for _, _, index in part for i in index.tolist()} == {0, 1}
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**63 - 1])
+def test_a_device_is_seeded_as_torch_does_it(seed, device):
+    torch.manual_seed(seed)
+    wanted = [torch.rand(3, device=device), torch.rand(3)]
+    torch.rand(5, device=device)
+    seed_device(device, seed)
+    assert [table.tolist() for table in (torch.rand(3, device=device), torch.rand(3))] == [w.tolist() for w in wanted]

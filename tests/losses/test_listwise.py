@@ -173,6 +173,50 @@ def test_no_block_is_larger_than_the_limit(monkeypatch):
     assert seen == [3, 3, 2]
 
 
+@pytest.mark.parametrize("cells", [7, 1000])
+@both_losses
+@smoothings
+def test_gradients_in_mixed_precision_are_those_of_float64_up_to_bf16(monkeypatch, cells, loss, slow, truth, smoothing):
+    """Query and entity vectors come from tables in fp32 as autocast makes them; logits are products in bf16.
+
+    bf16 keeps 8 bits: a product of D numbers is off by at most a few times 2⁻⁸ of its size, a gradient, which is a sum
+    of such errors over the entities, by as much of the largest.
+    """
+    monkeypatch.setitem(listwise._CELLS, "cpu", cells)
+    generator = torch.Generator().manual_seed(6)
+    tables = [torch.randn(n, 8, generator=generator) / 2 for n in (B, E)]
+    mixed = [t.clone().requires_grad_() for t in tables]
+    exact = [t.double().requires_grad_() for t in tables]
+    mixing = torch.randn(8, 8, generator=generator) / 3
+    if loss is cross_entropy:
+        rule = CrossEntropy(truth, smoothing)
+    else:
+        rule = BinaryCrossEntropy(*truth.nonzero(as_tuple=True), B, smoothing)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        query = mixed[0] @ mixing  # bf16, as models whose queries are products have them
+        assert query.dtype == torch.bfloat16
+        value = mean_loss(Dot(), query, mixed[1], 0.7, rule)
+    assert value.dtype == torch.float32
+    value.backward()
+    rows = (exact[0] @ mixing.double()) @ exact[1].T + 0.7
+    wanted = sum(slow_tensor(row, t, smoothing, loss is cross_entropy) for row, t in zip(rows, truth, strict=True)) / B
+    wanted.backward()
+    assert value.item() == pytest.approx(wanted.item(), rel=2**-6)
+    for a, b in zip(mixed, exact, strict=True):
+        assert a.grad.dtype == torch.float32
+        assert (a.grad - b.grad).abs().max() < 2**-5 * b.grad.abs().max()
+
+
+def slow_tensor(row: torch.Tensor, truth: torch.Tensor, smoothing: float, softmax: bool) -> torch.Tensor:
+    """The formulas above in float64 tensors, for autograd."""
+    if softmax:
+        share = torch.tensor(soft_target(int(truth), smoothing), dtype=torch.float64)
+        return (share * (row.logsumexp(0) - row)).sum()
+    y = torch.tensor(soft_labels(truth.tolist(), smoothing), dtype=torch.float64)
+    softplus = torch.nn.functional.softplus
+    return (y * softplus(-row) + (1 - y) * softplus(row)).sum() / E
+
+
 @pytest.mark.parametrize("sizes", [(1, 1), (3, 5), (40, 33), (9, 300)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_scores_written_in_columns_are_the_scores(sizes, dtype, monkeypatch):

@@ -54,6 +54,7 @@ every_loss = pytest.mark.parametrize(("loss", "formula"), LOSSES.values(), ids=L
 WEIGHTS = torch.tensor(
     [[1 / 3, 1 / 3, 1 / 3], [0.5, 0.3, 0.2], [0.25, 0.0, 0.75], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64
 )
+MASKED = WEIGHTS == 0
 
 
 def logits(scale: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,30 +79,43 @@ def test_values_by_hand():
 def test_values_equal_the_formula(loss, formula):
     positive, negative = logits()
     wanted = [formula(*row) for row in zip(positive.tolist(), negative.tolist(), WEIGHTS.tolist(), strict=True)]
-    got = loss(positive, negative, WEIGHTS)
+    got = loss(positive, negative, WEIGHTS, MASKED)
     assert got.shape == (5,)
     assert got.tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
-    assert loss.loss(positive, negative, WEIGHTS).tolist() == pytest.approx(wanted, rel=1e-12, abs=1e-12)
+    assert loss.loss(positive, negative, WEIGHTS, MASKED).tolist() == pytest.approx(wanted, rel=1e-12, abs=1e-12)
 
 
 @every_loss
 def test_gradients_are_those_of_finite_differences(loss, formula):
     positive, negative = (x.requires_grad_() for x in logits())
     # fp32 is left out: `loss` is what `__call__` computes after its conversion.
-    assert torch.autograd.gradcheck(lambda p, n: loss.loss(p, n, WEIGHTS), (positive, negative))
+    assert torch.autograd.gradcheck(lambda p, n: loss.loss(p, n, WEIGHTS, MASKED), (positive, negative))
 
 
 @every_loss
 def test_a_masked_negative_has_no_value_and_no_gradient(loss, formula):
     positive, negative = logits()
-    masked = WEIGHTS == 0
-    negative[masked] = 50.0
+    negative[MASKED] = 50.0
     negative.requires_grad_()
-    values = loss(positive, negative, WEIGHTS)
+    values = loss(positive, negative, WEIGHTS, MASKED)
     values.sum().backward()
-    assert (negative.grad[masked] == 0).all()
-    other = negative.detach().masked_fill(masked, -7.0)
-    assert torch.equal(loss(positive, other, WEIGHTS), values)
+    assert (negative.grad[MASKED] == 0).all()
+    other = negative.detach().masked_fill(MASKED, -7.0)
+    assert torch.equal(loss(positive, other, WEIGHTS, MASKED), values)
+
+
+@every_loss
+def test_a_weight_of_0_alone_is_no_mask(loss, formula):
+    """Self-adversarial weights of low scores are rounded to 0; what counts negatives counts these."""
+    positive, negative = torch.tensor([0.5]), torch.tensor([[200.0, 1.0, 0.0]])
+    weights = negative.softmax(-1)
+    assert weights.tolist() == [[1.0, 0.0, 0.0]]
+    almost = [1 - 2e-30, 1e-30, 1e-30]
+    wanted = formula(0.5, negative[0].tolist(), almost)
+    assert loss(positive, negative, weights).tolist() == pytest.approx([wanted], rel=1e-6)
+    assert torch.equal(
+        loss(positive, negative, weights, torch.zeros(1, 3, dtype=torch.bool)), loss(positive, negative, weights)
+    )
 
 
 @every_loss
@@ -109,7 +123,7 @@ def test_a_masked_negative_has_no_value_and_no_gradient(loss, formula):
 def test_extreme_logits_have_finite_values_and_gradients(loss, formula, sign):
     positive = torch.tensor([1e4, -1e4, 0.0, 1e4, -1e4]).mul(sign).requires_grad_()
     negative = torch.tensor([[1e4, -1e4, 0.0]]).expand(5, 3).mul(sign).clone().requires_grad_()
-    values = loss(positive, negative, WEIGHTS)
+    values = loss(positive, negative, WEIGHTS, MASKED)
     wanted = [formula(*row) for row in zip(positive.tolist(), negative.tolist(), WEIGHTS.tolist(), strict=True)]
     assert values.tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
     values.sum().backward()
@@ -121,7 +135,7 @@ def test_extreme_logits_have_finite_values_and_gradients(loss, formula, sign):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_logits_are_lifted_to_fp32_first(loss, formula, dtype):
     positive, negative = (x.to(dtype) for x in logits())
-    got = loss(positive, negative, WEIGHTS)
+    got = loss(positive, negative, WEIGHTS, MASKED)
     assert got.dtype == torch.float32
     wanted = [formula(*row) for row in zip(positive.tolist(), negative.tolist(), WEIGHTS.tolist(), strict=True)]
     assert got.tolist() == pytest.approx(wanted, rel=1e-5, abs=1e-6)
@@ -130,15 +144,15 @@ def test_half_precision_logits_are_lifted_to_fp32_first(loss, formula, dtype):
 def test_autocast_does_not_reach_a_loss():
     positive, negative = (x.float() for x in logits())
     for loss, _ in LOSSES.values():
-        expected = loss(positive, negative, WEIGHTS)
+        expected = loss(positive, negative, WEIGHTS, MASKED)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert torch.equal(loss(positive, negative, WEIGHTS), expected)
+            assert torch.equal(loss(positive, negative, WEIGHTS, MASKED), expected)
 
 
 def test_better_separated_logits_have_a_smaller_loss():
     positive, negative = logits()
     for loss, _ in LOSSES.values():
-        worse, better = loss(positive, negative, WEIGHTS), loss(positive + 1, negative - 1, WEIGHTS)
+        worse, better = loss(positive, negative, WEIGHTS, MASKED), loss(positive + 1, negative - 1, WEIGHTS, MASKED)
         assert (better <= worse).all()
         assert (better < worse).any()
 

@@ -176,6 +176,23 @@ def test_an_entity_is_proposed_as_often_as_it_answers():
     assert ready(InBatch(), GRAPH).draw(asked(TRAIN, Side.TAIL), 6, generator(0)).log_q is None
 
 
+@pytest.mark.parametrize("log_q", [False, True])
+@pytest.mark.parametrize("side", [Side.HEAD, Side.TAIL, "mixed"])
+def test_a_batch_of_one_query_gets_the_answer_of_a_triple_of_train(side, log_q):
+    """As often as that answer stands at the asked end; its own never counts."""
+    proposal, draws = ready(InBatch(log_q), GRAPH), generator(0)
+    asks_head = side == Side.HEAD
+    question = asked(TRAIN[:1], torch.tensor([1]) if side == "mixed" else side)
+    drawn = [proposal.draw(question, 5, draws) for _ in range(3000)]
+    assert all(negatives.candidates.shape == (1,) for negatives in drawn)
+    answers = [triple[0 if asks_head else 2] for triple in TRAIN]
+    shares = [answers.count(e) / len(answers) for e in range(E)]
+    assert likelihood(torch.cat([negatives.candidates for negatives in drawn]), shares) > LIKELY
+    own = TRAIN[0][0 if asks_head else 2]
+    for negatives in drawn[:50]:
+        assert negatives.known.tolist() == [[int(negatives.candidates) == own]]
+
+
 class TailsOnly(Both):
     def draw(self, triples: Triples, step: int, generator: torch.Generator) -> list[Side]:
         return [Side.TAIL]

@@ -11,9 +11,11 @@ import pytest
 import runs
 import torch
 from omegaconf import OmegaConf
+from pytorch_lightning.strategies import SingleDeviceStrategy
 
 from kgc.errors import UserError
 from kgc.objectives import NegativeSampling
+from kgc.sampling.processes import gathered, rehearsal, summed, together
 from kgc.tasks import memory, output
 
 
@@ -79,8 +81,10 @@ def test_other_faults_are_not_taken_for_full_memory():
         [],
         ["model=transe", "model.entity_dropout=0.3", "sampler=bernoulli", "optimizer=adagrad", "optimizer.sparse=true"],
         ["model=complex", "trainer.accumulate_grad_batches=3", "trainer.precision=bf16-mixed", "scheduler=warmup"],
+        ["sampler=kbgan"],
+        ["sampler=cache", "optimizer=adagrad"],
     ],
-    ids=["adam", "sparse", "accumulated"],
+    ids=["adam", "sparse", "accumulated", "kbgan", "cache"],
 )
 def test_the_run_is_that_of_the_size_by_hand(words, tmp_path, monkeypatch, capsys):
     runs.train(tmp_path / "by hand", *words, "batch_size=259")
@@ -108,18 +112,41 @@ def test_a_resume_takes_the_size_that_was_found(tmp_path, monkeypatch):
     assert runs.content(last_of(tmp_path))["global_step"] == 2 * -(-1592 // 259)
 
 
-def test_processes_agree_on_the_smallest(tmp_path):
-    """The first process has memory for 512 examples, the second for 256."""
+@pytest.mark.parametrize("sampler", ["uniform", "kbgan", "cache"])
+def test_processes_agree_on_the_smallest(sampler, tmp_path):
+    """The first process has memory for 512 examples, the second for 256; nobody waits for a step that failed."""
     done = runs.process(
         tmp_path,
         Path(__file__).with_name("agreeing.py"),
         tmp_path / "run",
-        *("trainer=ddp_cpu", "trainer.auto_batch=true", "trainer.max_epochs=1", "test=false"),
+        *(f"sampler={sampler}", "trainer=ddp_cpu", "trainer.auto_batch=true", "trainer.max_epochs=1", "test=false"),
     )
     assert done.code == 0, done.err
     assert "auto_batch found batch_size=230" in done.out
     assert OmegaConf.load(tmp_path / "run" / "config.yaml").batch_size == 230
     assert runs.content(last_of(tmp_path / "run"))["global_step"] == -(-796 // 230)
+
+
+def test_a_rehearsal_exchanges_nothing_and_takes_the_same_room():
+    part = torch.tensor([[1, 2], [3, 4]])
+    with rehearsal(3):
+        assert not together()
+        assert gathered(part).tolist() == 3 * part.tolist()
+        assert summed(part) is part
+    assert gathered(part) is part
+
+
+def test_a_process_without_memory_says_so_to_all(tmp_path, monkeypatch):
+    """None that fits counts as 0, the smallest of all, so that each process raises and none waits."""
+    monkeypatch.setattr(memory, "reports_memory", lambda device: True)
+    full_above(monkeypatch, 0)
+    said = []
+    monkeypatch.setattr(
+        SingleDeviceStrategy, "reduce", lambda self, tensor, *_, **__: said.append(int(tensor)) or tensor
+    )
+    with pytest.raises(UserError, match="out of memory"):
+        runs.train(tmp_path, "trainer.auto_batch=true")
+    assert said == [0]
 
 
 def test_not_even_one_example_fits(tmp_path, monkeypatch, capsys):

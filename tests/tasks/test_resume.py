@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import runs
+import torch
 from omegaconf import OmegaConf
 from pytorch_lightning import Trainer
 
@@ -113,12 +114,28 @@ CASES |= {
     ],
     "hitter-adversarial-adam": ["model=hitter", "model.heads=2", "model.width=8"],
     "atth-one_vs_all-adam-n3": ["model=atth", "objective=one_vs_all", "regularizer=n3"],
+    "distmult-kbgan-warmup": [
+        "model=distmult",
+        "sampler=kbgan",
+        "sampler.mask_known=true",
+        "optimizer=adagrad",
+        "scheduler=warmup",
+        "scheduler.warmup=1.3",
+    ],
+    "transe-cache-lazy_adam-cosine-warmup": [
+        "model=transe",
+        "sampler=cache",
+        "sampler.proposal.cache_size=5",
+        "optimizer.sparse=true",
+        "scheduler=cosine",
+        "scheduler.warmup=1.7",
+    ],
     "tucker-core-of-another-rate": [
         "model=tucker",
         "model.relation_dim=5",
         "objective=one_vs_all",
         "optimizer=adagrad",
-        "+optimizer.groups.other.lr=0.02",
+        "optimizer.groups.other.lr=0.02",
     ],
 }
 WILD = runs.LOST_AFTER_TWO  # the best epoch is the second
@@ -584,3 +601,75 @@ def test_fewer_epochs_than_there_were_is_one_line(straight, tmp_path):
     shutil.copytree(straight(*BASE), tmp_path / "run")
     with pytest.raises(UserError, match=r"trainer\.max_epochs=2: the checkpoint has 3 epochs already"):
         runs.resume(last_of(tmp_path / "run"), "trainer.max_epochs=2")
+
+
+# Checkpoints of older versions.
+
+
+def rewritten(checkpoint: Path, change: Callable[[dict], None]) -> None:
+    """Changes what is in a checkpoint."""
+    whole = runs.content(checkpoint)
+    change(whole)
+    torch.save(whole, checkpoint)
+
+
+def without(config: dict, *keys: str) -> None:
+    for key in keys:
+        *parents, name = key.split(".")
+        node = config
+        for parent in parents:
+            node = node[parent]
+        del node[name]
+
+
+def test_keys_that_an_older_version_had_not_get_todays_defaults(stopped, straight):
+    keys = ["trainer.accumulate_grad_batches", "trainer.auto_batch", "trainer.save_minutes", "ranking.precision"]
+    keys += ["optimizer.sparse", "optimizer.groups", "model.entity_dropout", "test", "sampler.temperature"]
+    keys += ["objective.sampler.temperature", "objective.subsampling"]
+    rewritten(stopped, lambda whole: without(whole["kgc"]["config"], *keys))
+    runs.resume(stopped)
+    assert_same_run(stopped.parent.parent, straight(*BASE))
+    config = OmegaConf.load(stopped.parent.parent / "config.yaml")
+    assert (config.trainer.accumulate_grad_batches, config.sampler.temperature) == (1, 1.0)
+
+
+def test_only_what_is_for_the_same_code_is_filled_in(stopped):
+    """An older `adversarial` may have drawn by other code, whose keys are not today's."""
+    from kgc.tasks.build import read_checkpoint
+    from kgc.tasks.resume import resumed_config
+
+    def older(whole: dict) -> None:
+        config = whole["kgc"]["config"]
+        config["sampler"]["proposal"] = {"_target_": "kgc.sampling.proposals.Typed"}
+        config["scheduler"] = {"_target_": "kgc.schedules.constant", "_partial_": True}
+        without(config, "trainer.patience", "optimizer.lr")
+
+    rewritten(stopped, older)
+    config = resumed_config(read_checkpoint(str(stopped)), [])
+    assert dict(config.sampler.proposal) == {"_target_": "kgc.sampling.proposals.Typed"}
+    assert dict(config.scheduler) == {"_target_": "kgc.schedules.constant", "_partial_": True}
+    assert config.trainer.patience == 10
+    assert config.optimizer.lr == 0.02
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [("kgc", "rates"), ("kgc", "schedule"), ("kgc", "history"), ("", "optimizer_states"), ("", "loops")],
+)
+def test_a_checkpoint_without_state_is_only_evaluated(place, key, stopped, tmp_path):
+    rewritten(stopped, lambda whole: (whole[place] if place else whole).pop(key))
+    with pytest.raises(UserError, match=rf"older version of kgc, it lacks '{f'{place}.' if place else ''}{key}'"):
+        runs.resume(stopped)
+    values = runs.evaluate(tmp_path / "evaluated", f"checkpoint='{stopped}'")
+    assert values["test/num_queries"] == 402
+
+
+def test_words_that_added_a_key_which_is_there_today_still_mean_it(stopped):
+    rewritten(stopped, lambda whole: whole["kgc"]["overrides"].append("+optimizer.groups.other.lr=null"))
+    assert runs.resume(stopped)["train/epochs"] == 3
+
+
+def test_words_that_mean_nothing_today_are_named(stopped):
+    rewritten(stopped, lambda whole: whole["kgc"]["overrides"].append("model.gone=1"))
+    with pytest.raises(UserError, match=r"checkpoint=.*: the words of its run mean nothing .*model\.gone"):
+        runs.resume(stopped)

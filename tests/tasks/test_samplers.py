@@ -37,6 +37,17 @@ def test_every_sampler_trains(name, mask, tmp_path):
     assert losses[1] < losses[0]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_last_batch_of_one_triple(name, tmp_path):
+    """1,592 triples in 37 batches of 43 and one of one."""
+    runs.train(
+        tmp_path, "trainer.max_epochs=1", "batch_size=43", f"sampler={name}", "sampler.mask_known=true", "test=false"
+    )
+    content = runs.content(tmp_path / "checkpoints" / "last.ckpt")
+    assert content["global_step"] == 38
+    assert all(table.isfinite().all() for table in content["state_dict"].values() if table.is_floating_point())
+
+
 P = "sampler.proposal."
 CHANGES = {
     "names": [[f"sampler={name}"] for name in NAMES],
