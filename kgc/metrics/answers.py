@@ -161,6 +161,13 @@ def reciprocal_rank(groups: Groups, num_queries: int, k: int | None = None) -> T
     return torch.zeros(num_queries, dtype=torch.float64).index_copy_(0, query, value)
 
 
+def first_place(groups: Groups, num_queries: int) -> Tensor:
+    """[Q] the place of the first relevant answer, in expectation where the first ones tie; NaN where there is none."""
+    first = groups.before == 0
+    place = groups.start[first] + (groups.size[first] + 1).double() / (groups.count[first] + 1)
+    return torch.full((num_queries,), torch.nan, dtype=torch.float64).index_copy_(0, groups.query[first], place)
+
+
 def first_place_chances(size: int, count: int) -> Tensor:
     """[size − count + 1] P(the first of `count` relevant among `size` items in random order is 1st, 2nd, …)."""
     place = torch.arange(size - count, dtype=torch.float64)
