@@ -21,7 +21,7 @@ LAYERS: list[list[set[str]]] = [
         {"schedules"},
         {"ranking", "engine", "scorers"},
         {"metrics"},
-        {"foreign"},
+        {"foreign", "vectors"},
     ],
     [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "summary", "page", "plots"}],
     [{"tasks"}],
