@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from kgc.errors import UserError
+from kgc.errors import Alert, UserError
 from kgc.paths import config_dir
 
 
@@ -66,6 +66,9 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if isinstance(error, Alert):
+            print(f"alert: {error}", file=sys.stderr)
+            sys.exit(3)
         mistake = find_mistake(error)
         composing = error not in failures  # a word that Hydra could not make sense of
         if mistake is None and (composing or isinstance(error, HydraException | OmegaConfBaseException)):

@@ -12,6 +12,7 @@ from kgc.metrics.ranks import mean
 from kgc.types import RankCounts, Side
 
 _Z = 1.959963984540054  # 97.5 % of a normal distribution lie below
+_DRAWN = 1 << 20  # numbers drawn at once
 
 
 def mean_interval(values: Tensor, population: int) -> tuple[float, float]:
@@ -64,8 +65,12 @@ def bootstrap_means(values: Tensor, resamples: int = 1000, seed: int = 0) -> Ten
     """
     means = values.double().cpu().reshape(len(values), -1).mean(-1)
     generator = torch.Generator().manual_seed(seed)
-    drawn = [means[torch.randint(len(means), (len(means),), generator=generator)].mean() for _ in range(resamples)]
-    return torch.stack(drawn)
+    rows = max(1, _DRAWN // len(means))  # resamples drawn at once
+    parts = []
+    for start in range(0, resamples, rows):
+        shape = (min(rows, resamples - start), len(means))
+        parts.append(means[torch.randint(len(means), shape, generator=generator)].mean(-1))
+    return torch.cat(parts)
 
 
 def bootstrap_interval(

@@ -126,21 +126,23 @@ def write_answers(
     frames: dict[str, pl.DataFrame],
     facts: dict[str, str],
     parts: Sequence[str] = (),
+    page: str = "report.html",
 ) -> None:
     """What a task other than the ranking of a split leaves: `metrics.json`, each frame as `NAME.parquet`, `report.html`
     and the loggers' summary, with the metrics on the console.
 
     Args:
         parts: further sections of the report, ready HTML.
+        page: the report's name.
     """
     write_json(session.run_dir / "metrics.json", metrics)
     for name, frame in frames.items():
         write_parquet(session.run_dir / f"{name}.parquet", frame)
-    write_page(session.run_dir / "report.html", title, metrics, OmegaConf.to_yaml(cfg), facts, parts)
+    write_page(session.run_dir / page, title, metrics, OmegaConf.to_yaml(cfg), facts, parts)
     for logger in session.loggers:
         logger.log_metrics(metrics)
     session.terminal.say(plain_table(title, metrics))
-    files = ", ".join(["metrics.json", *(f"{name}.parquet" for name in frames), "report.html"])
+    files = ", ".join(["metrics.json", *(f"{name}.parquet" for name in frames), page])
     session.terminal.say(f"written to {session.run_dir}: {files}")
 
 

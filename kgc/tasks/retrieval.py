@@ -24,7 +24,7 @@ from kgc.models.similarity import Dot, Euclidean
 from kgc.ranking import RankingOptions, describe, exact_arithmetic, rank_queries
 from kgc.runtime import prepare_process
 from kgc.scorers import VectorScorer
-from kgc.tasks.build import ranking_options
+from kgc.tasks.build import device_of, ranking_options
 from kgc.tasks.output import Session, run_facts, write_answers
 from kgc.vectors import open_vectors, unit_length
 
@@ -156,7 +156,7 @@ def _from_vectors(cfg: DictConfig, judged: pl.DataFrame, terminal: Terminal) -> 
                 f"{options.qrels}:{judged['line'][at]}: {column} {judged[column][at]!r} is not among the "
                 f"{len(ids[name]):,} of retrieval.{name} (retrieval.{key})"
             )
-    device = _device(cfg)
+    device = device_of(cfg)
     scorer = VectorScorer(
         tables["queries"].to(device), tables["documents"].to(device), _SIMILARITIES[options.similarity]()
     )
@@ -207,13 +207,6 @@ def _order(ids: Vocabulary) -> np.ndarray:
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))
     return places
-
-
-def _device(cfg: DictConfig) -> torch.device:
-    """The first GPU where there is one and `trainer.accelerator` allows it."""
-    if cfg.trainer.accelerator == "gpu" and not torch.cuda.is_available():
-        raise UserError("trainer.accelerator=gpu: torch sees no GPU here; choose trainer=cpu")
-    return torch.device("cuda" if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def _measure(judged: pl.DataFrame, options: DictConfig) -> tuple[pl.Series, dict[str, Tensor], pl.DataFrame]:
