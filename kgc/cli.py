@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,13 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
 
     # Hydra prints errors of its own and exits with 1; with this it raises them, and they become one line below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+
+    # To Hydra a bare comma is a sweep; queries.sample=2p:100,2i:100 is one value.
+    sys.argv[1:] = [
+        f"{key}='{value}'" if key == "queries.sample" and re.fullmatch(r"\w+:\d+(,\w+:\d+)+", value) else word
+        for word in sys.argv[1:]
+        for key, _, value in [word.partition("=")]
+    ]
 
     failures: list[Exception] = []
 

@@ -129,20 +129,28 @@ def score_triples(model: KGEModel, triples: Triples, graph: KnowledgeGraph) -> T
 
 def draw_negatives(graph: KnowledgeGraph, triples: Triples, proposal: Proposal, generator: torch.Generator) -> Triples:
     """One false triple for each of B triples: its head or its tail (by chance) replaced by a drawn entity, so that the
-    triple is in no split. A triple for which no such entity was found has none.
+    triple is in no split. Where the proposal has no such entity at that end, the other end is replaced, else the first
+    by any entity. A triple without any has none.
     """
-    proposal.setup(graph, torch.device("cpu"))
     everything = Triples.cat([graph.train, graph.valid, graph.test])
     known = KnownAnswers(everything, graph.num_entities, graph.num_relations)
     side = torch.randint(2, (len(triples),), generator=generator)
-    asks_head = side == Side.HEAD
-    queries = Queries(torch.where(asks_head, triples.tail, triples.head), triples.relation, side)
-    answers = torch.where(asks_head, triples.head, triples.tail)
-    candidates = proposal.draw(Asked(queries, answers), _DRAWN, generator).candidates
-    false = ~known.contains(queries, candidates)
-    drawn = candidates.gather(1, false.int().argmax(1, keepdim=True)).squeeze(1)
-    heads, tails = torch.where(asks_head, drawn, triples.head), torch.where(asks_head, triples.tail, drawn)
-    return Triples(heads, triples.relation, tails)[false.any(1)]
+    columns = torch.stack([triples.head, triples.tail], dim=1)  # by side
+    open_ = torch.arange(len(triples))
+    for source, ends in ((proposal, side), (proposal, 1 - side), (Uniform(), side)):
+        source.setup(graph, torch.device("cpu"))
+        end = ends[open_]
+        answer, anchor = (columns[open_].gather(1, which.unsqueeze(1)).squeeze(1) for which in (end, 1 - end))
+        queries = Queries(anchor, triples.relation[open_], end)
+        candidates = source.draw(Asked(queries, answer), _DRAWN, generator).candidates
+        false = ~known.contains(queries, candidates)
+        found = false.any(1)
+        drawn = candidates.gather(1, false.int().argmax(1, keepdim=True)).squeeze(1)
+        columns[open_[found], end[found]] = drawn[found]
+        open_ = open_[~found]
+    kept = torch.ones(len(triples), dtype=torch.bool)
+    kept[open_] = False
+    return Triples(columns[:, 0], triples.relation, columns[:, 1])[kept]
 
 
 def _check(cfg: DictConfig) -> None:
