@@ -29,6 +29,8 @@ FORMS: dict[str, Question] = {
     "2u": ("u", _P, _P),
     "up": ("p", ("u", _P, _P)),
 }
+# Draws in a row without a new question after which no more are expected.
+_PATIENCE = 20_000
 _NAMES = {form: name for name, form in FORMS.items()}
 
 
@@ -86,9 +88,9 @@ def sample_questions(
     draw = random.Random(f"{seed} {name}")
     targets = sorted(links.into)
     found: dict[Question, tuple[set[int], set[int]]] = {}
-    for _ in range(1000 * number):
-        if len(found) == number:
-            break
+    misses = 0
+    while len(found) < number and misses < _PATIENCE:
+        misses += 1
         question = _drawn(FORMS[name], draw.choice(targets), links, targets, draw)
         if question is None or question in found:
             continue
@@ -96,6 +98,7 @@ def sample_questions(
         easy = answers(question, easy_links)
         if everything - easy and len(everything) <= max_answers:
             found[question] = easy, everything - easy
+            misses = 0
     if len(found) < number:
         raise UserError(
             f"queries.sample={name}:{number}: only {len(found)} such questions were found in {graph.name}; ask for "

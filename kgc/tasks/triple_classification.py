@@ -129,15 +129,15 @@ def score_triples(model: KGEModel, triples: Triples, graph: KnowledgeGraph) -> T
 
 def draw_negatives(graph: KnowledgeGraph, triples: Triples, proposal: Proposal, generator: torch.Generator) -> Triples:
     """One false triple for each of B triples: its head or its tail (by chance) replaced by a drawn entity, so that the
-    triple is in no split. Where the proposal has no such entity at that end, the other end is replaced, else the first
-    by any entity. A triple without any has none.
+    triple is in no split. Where the proposal has no such entity at that end, the other end is replaced, else
+    either by any entity. A triple without any has none.
     """
     everything = Triples.cat([graph.train, graph.valid, graph.test])
     known = KnownAnswers(everything, graph.num_entities, graph.num_relations)
     side = torch.randint(2, (len(triples),), generator=generator)
     columns = torch.stack([triples.head, triples.tail], dim=1)  # by side
     open_ = torch.arange(len(triples))
-    for source, ends in ((proposal, side), (proposal, 1 - side), (Uniform(), side)):
+    for source, ends in ((proposal, side), (proposal, 1 - side), (Uniform(), side), (Uniform(), 1 - side)):
         source.setup(graph, torch.device("cpu"))
         end = ends[open_]
         answer, anchor = (columns[open_].gather(1, which.unsqueeze(1)).squeeze(1) for which in (end, 1 - end))

@@ -183,7 +183,7 @@ def test_drawn_questions_are_answered_and_can_be_asked_again(checkpoint, tmp_pat
     [
         ([], None, ["queries.path", "queries.sample"]),
         (["queries.sample=5p:3"], None, ["5p:3", "1p, 2p"]),
-        (["queries.sample=up:5", "queries.max_answers=1", "split=valid"], None, ["up:5", "only", "max_answers"]),
+        (["queries.sample=1p:300", "split=valid"], None, ["1p:300", "only", "max_answers"]),
         (["queries.sample=1p:3", "queries.t_norm=max"], None, ["max", "product, min"]),
         (["queries.sample=1p:3", "queries.beam=0"], None, ["queries.beam=0"]),
         (["queries.sample=1p:3", "split=train"], None, ["split=train"]),
