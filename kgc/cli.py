@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from kgc.errors import UserError
+from kgc.errors import Alert, UserError
 from kgc.paths import config_dir
 
 
@@ -61,6 +62,13 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
     # Hydra prints errors of its own and exits with 1; with this it raises them, and they become one line below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
+    # To Hydra a bare comma is a sweep; queries.sample=2p:100,2i:100 is one value.
+    sys.argv[1:] = [
+        f"{key}='{value}'" if key == "queries.sample" and re.fullmatch(r"\w+:\d+(,\w+:\d+)+", value) else word
+        for word in sys.argv[1:]
+        for key, _, value in [word.partition("=")]
+    ]
+
     trials: list[Trial] = []
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)
@@ -95,7 +103,8 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
 
 
 def _report(trials: list[Trial]) -> int:
-    """Says on stderr what ended each failed trial; the exit code: 0, 2 for the user's mistakes, 1 if others are there.
+    """Says on stderr what ended each failed trial; the exit code: 0, 3 for alerts, 2 for the user's mistakes, 1 if
+    others are there.
 
     A trial is named by its number and the words that not all trials have. A fault of ours is raised, with its
     traceback, where it is the only run.
@@ -104,6 +113,10 @@ def _report(trials: list[Trial]) -> int:
     shared = set.intersection(*(set(trial.words) for trial in trials)) if trials else set()
     for trial in trials:
         if trial.error is None:
+            continue
+        if isinstance(trial.error, Alert):
+            print(f"alert: {trial.error}", file=sys.stderr)
+            code = code or 3
             continue
         mistake = _mistake(trial.error)
         if mistake is None and trial.number is None:

@@ -21,9 +21,9 @@ LAYERS: list[list[set[str]]] = [
         {"schedules"},
         {"ranking", "engine", "scorers"},
         {"metrics"},
-        {"foreign"},
+        {"foreign", "vectors"},
     ],
-    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "page", "plots"}],
+    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "summary", "page", "plots"}],
     [{"tasks"}],
     [{"cli"}],
 ]

@@ -35,7 +35,7 @@ def test_the_two_set_up_commands_stand_first():
 def test_every_command_composes(command):
     words = shlex.split(command)
     name = words[1].removesuffix(".py")
-    overrides = [w.split(",")[0] for w in words[2:] if not w.startswith("-")]
+    overrides = [w if "[" in w else w.split(",")[0] for w in words[2:] if not w.startswith("-")]  # of a sweep the first
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         compose(name, overrides=overrides)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pooch
 
 from kgc.data.graph import SPLITS, KnowledgeGraph, load_graph
+from kgc.data.reader import find_split
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 
@@ -110,6 +111,22 @@ def load_folder(
     """
     folder = Path(path).expanduser()
     return load_graph(folder, name or folder.resolve().name, entities, relations)
+
+
+def companion(name: str, file: str, path: str | None = None) -> Path | None:
+    """A file beside the splits, such as `test_negatives`, with any ending of a split; None if there is none.
+
+    Args:
+        name: of the data set; it is looked for in `$KGC_DATA/NAME` and in the cache.
+        file: without its ending.
+        path: the folder of the user's own data set, instead.
+    """
+    if path is not None:
+        folders = [Path(path).expanduser()]
+    else:
+        own = [Path(os.environ["KGC_DATA"]).expanduser() / name] if os.environ.get("KGC_DATA") else []
+        folders = [*own, Path(pooch.os_cache("kgc")) / name]
+    return next((found for folder in folders if (found := find_split(folder, file)) is not None), None)
 
 
 def _load_checked(

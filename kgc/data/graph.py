@@ -175,22 +175,28 @@ def load_graph(
         )
     if relations is None:
         relations = Vocabulary.from_labels(pl.concat(frame["relation"] for frame in frames.values()))
+    triples = {split: triples_by_id(frames[split], paths[split], entities, relations) for split in SPLITS}
+    return KnowledgeGraph(name, entities, relations, **triples)
+
+
+def triples_by_id(frame: pl.DataFrame, path: Path | None, entities: Vocabulary, relations: Vocabulary) -> Triples:
+    """The triples of `read_triples(path)` as ids.
+
+    Raises:
+        UserError: a label is outside its vocabulary; the message names file and line.
+    """
     vocabularies = {"head": entities, "relation": relations, "tail": entities}
-
-    def triples(split: str) -> Triples:
-        columns = {column: vocabulary.index(frames[split][column]) for column, vocabulary in vocabularies.items()}
-        for column, ids in columns.items():
-            if (ids < 0).any():
-                row = int((ids < 0).int().argmax())
-                label, size = frames[split][column][row], len(vocabularies[column])
-                what, kind = ("relation", "relations") if column == "relation" else ("entity", "entities")
-                raise UserError(
-                    f"{locate(paths[split], row)}: {what} {label!r} is not among the model's {size:,} {kind}; "
-                    "use the data set that the model was trained on, or remove the triple"
-                )
-        return Triples(**columns)
-
-    return KnowledgeGraph(name, entities, relations, **{split: triples(split) for split in SPLITS})
+    columns = {column: vocabulary.index(frame[column]) for column, vocabulary in vocabularies.items()}
+    for column, ids in columns.items():
+        if (ids < 0).any():
+            row = int((ids < 0).int().argmax())
+            label, size = frame[column][row], len(vocabularies[column])
+            what, kind = ("relation", "relations") if column == "relation" else ("entity", "entities")
+            raise UserError(
+                f"{locate(path, row)}: {what} {label!r} is not among the model's {size:,} {kind}; "
+                "use the data set that the model was trained on, or remove the triple"
+            )
+    return Triples(**columns)
 
 
 def unseen_mask(graph: KnowledgeGraph, triples: Triples) -> Tensor:

@@ -75,7 +75,7 @@ def read_labels(path: Path) -> list[str]:
         UserError: the two forms are mixed, an id is missing, twice or not a number, a label is empty or occurs twice.
     """
     path = Path(path)
-    lines = _read_lines(path)
+    lines = read_lines(path)
     tabs = lines.str.count_matches("\t", literal=True)
     wrong = tabs != min(tabs[0], 1) if len(lines) else tabs != 0
     if wrong.any():
@@ -115,7 +115,7 @@ def _ending(path: Path) -> str:
     return suffixes[-1]
 
 
-def _read_lines(path: Path) -> pl.Series:
+def read_lines(path: Path) -> pl.Series:
     """The lines of a plain or compressed text file; empty lines at the end are dropped."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
@@ -143,7 +143,7 @@ def _read_records(path: Path) -> pl.DataFrame:
 
     A quoted field of a `.csv` file may hold line breaks; then several lines are one record.
     """
-    records = pl.DataFrame({"text": _read_lines(path)}).with_columns(line=pl.int_range(1, pl.len() + 1))
+    records = pl.DataFrame({"text": read_lines(path)}).with_columns(line=pl.int_range(1, pl.len() + 1))
     if _ending(path) != ".csv":
         return records
     quotes = records["text"].str.count_matches('"', literal=True)

@@ -258,6 +258,17 @@ class NoProfiler(PassThroughProfiler):
         return self._nothing
 
 
+def device_of(cfg: DictConfig) -> torch.device:
+    """The device of a task that runs on one: the first GPU where there is one and `trainer.accelerator` allows it.
+
+    Raises:
+        UserError: `trainer.accelerator` wants a GPU and there is none.
+    """
+    if cfg.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError("trainer.accelerator=gpu: torch sees no GPU here; choose trainer=cpu or trainer=ddp_cpu")
+    return torch.device("cuda" if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
     """Lightning's trainer for `cfg.trainer`.
 

@@ -29,6 +29,7 @@ _WHOLE = {
     "model.bases": (1, _BIG, True),
     "model.blocks": (1, _BIG, True),
     "ranking.limit": (1, _BIG, True),
+    "bootstrap": (1, _BIG, True),
     "sampler.num_negatives": (1, _BIG, False),
     "sampler.proposal.share": (1, _BIG, True),
     "sampler.proposal.pool_size": (1, _BIG, False),
@@ -93,6 +94,7 @@ _CHOICE = {
     "trainer.precision": ("32-true", "bf16-mixed"),
     "trainer.backend": (None, "gloo", "nccl"),
     "split": SPLITS,
+    "protocol": ("triple", "query"),
 }
 
 

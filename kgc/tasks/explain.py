@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ from kgc.models.drum import DRUM
 from kgc.models.rules.language import atoms, text, words
 from kgc.models.rules.mining import BODIES, SUPPORT
 from kgc.models.rules.model import RuleModel
+from kgc.tasks.evaluate import load
 from kgc.tasks.output import Session
 from kgc.types import Queries, Side
 
@@ -50,22 +52,40 @@ def write_learned_rules(path: Path, model: DRUM, graph: KnowledgeGraph) -> Path:
     )
 
 
-def explain(cfg: DictConfig, model: RuleModel, graph: KnowledgeGraph, session: Session) -> pl.DataFrame:
-    """Says which rules predict the triple `cfg.explain`, or the best answers where an end of it is null.
+def explain(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
+    """`task=explain`: what `explain_triple` says of `cfg.triple`.
+
+    Args:
+        cfg: what `conf/evaluate.yaml` composes to.
+        run_dir: the folder of `explanations.tsv`.
+
+    Returns:
+        No metrics.
+
+    Raises:
+        UserError: a mistake in the config, or a checkpoint without rules.
+    """
+    with Session(run_dir, "evaluate.log") as session:
+        graph, model, cfg = load(cfg, session.terminal)
+        explain_triple(cfg.triple, model, graph, session)
+        return {}
+
+
+def explain_triple(triple: Any, model: RuleModel, graph: KnowledgeGraph, session: Session) -> pl.DataFrame:
+    """Says which rules predict a triple, or the best answers where an end of it is null.
 
     Returns:
         One row a rule, the best first for each triple: head, relation, tail, score, confidence, rule, and in `because`
         the facts of train that make its body true, those of one grounding; what `explanations.tsv` has.
 
     Raises:
-        UserError: the model has no rules, or `explain` is not a triple of its labels.
+        UserError: the model has no rules, or it is not a triple of its labels.
     """
     if not isinstance(model, RuleModel):
-        raise UserError(f"explain: {type(model).__name__} has no rules; a checkpoint of model=rules has")
-    triple = cfg.explain
+        raise UserError(f"task=explain: {type(model).__name__} has no rules; a checkpoint of model=rules has")
     if not isinstance(triple, ListConfig) or len(triple) != 3 or triple[1] is None or triple[0] is triple[2] is None:
         raise UserError(
-            f"explain={triple}: must be [head, relation, tail], with null for an end that is asked for, or for neither"
+            f"triple={triple}: must be [head, relation, tail], with null for an end that is asked for, or for neither"
         )
     vocabularies = (graph.entities, graph.relations, graph.entities)
     head, relation, tail = (_id(name, label, v) for name, label, v in zip(_ENDS, triple, vocabularies, strict=True))
@@ -103,7 +123,7 @@ def _id(name: str, label: object, vocabulary: Vocabulary) -> int | None:
         return None
     found = int(vocabulary.index(pl.Series([str(label)]))[0])
     if found < 0:
-        raise UserError(f"explain: the {name} {str(label)!r} is not among the checkpoint's labels")
+        raise UserError(f"triple: the {name} {str(label)!r} is not among the checkpoint's labels")
     return found
 
 

@@ -20,8 +20,8 @@ from kgc.ranking import planned
 from kgc.tasks.build import build_model, build_trainer, ranking_arguments
 from kgc.tasks.explain import write_rules
 from kgc.tasks.launch import processes_wanted
-from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split, ranks_frame
 from kgc.tasks.output import Session, write_run
+from kgc.tasks.split_ranks import QUERIES_A_STEP, rank_split, ranks_frame
 
 
 def is_mined(cfg: DictConfig) -> bool:

@@ -32,11 +32,11 @@ from kgc.tasks.build import (
 from kgc.tasks.check import check_config
 from kgc.tasks.explain import write_learned_rules
 from kgc.tasks.launch import launch, processes_wanted
-from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import config_words, resumed_config, resumed_folder
+from kgc.tasks.split_ranks import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.storage import check_room, check_writable, one_line_for_files
 
 

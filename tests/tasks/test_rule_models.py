@@ -71,7 +71,7 @@ def test_mining_again_finds_the_same_rules(mined, tmp_path):
 
 
 def explained(mined: Path, folder: Path, triple: str) -> pl.DataFrame:
-    words = ["trainer=cpu", f"checkpoint='{mined / 'checkpoints' / 'best.ckpt'}'", f"explain={triple}"]
+    words = ["trainer=cpu", f"checkpoint='{mined / 'checkpoints' / 'best.ckpt'}'", "task=explain", f"triple={triple}"]
     assert evaluate(runs._compose("evaluate", words), folder) == {}
     return pl.read_csv(folder / "explanations.tsv", separator="\t")
 
@@ -94,9 +94,9 @@ def test_triples_and_questions_are_explained(mined, tmp_path):
 @pytest.mark.parametrize(
     ("triple", "message"),
     [
-        ("[a,b]", r"explain=.*must be \[head, relation, tail\]"),
-        ("[null,embassy,null]", r"explain=.*must be \[head, relation, tail\]"),
-        ("[usa,embassy,nowhere]", "explain: the tail 'nowhere' is not among the checkpoint's labels"),
+        ("[a,b]", r"triple=.*must be \[head, relation, tail\]"),
+        ("[null,embassy,null]", r"triple=.*must be \[head, relation, tail\]"),
+        ("[usa,embassy,nowhere]", "triple: the tail 'nowhere' is not among the checkpoint's labels"),
     ],
 )
 def test_a_triple_that_is_none_is_refused(mined, tmp_path, triple, message):
@@ -123,5 +123,5 @@ def test_a_learned_run_is_evaluated_and_lists_its_rules(tmp_path):
     assert runs.digits(metrics, "test") == runs.digits(runs.metrics(tmp_path / "run"), "test")
     with pytest.raises(UserError, match="train it by objective=one_vs_all"):
         trained(tmp_path / "other", [*LEARNED, "objective=k_vs_all"])
-    with pytest.raises(UserError, match="explain: DRUM has no rules"):
+    with pytest.raises(UserError, match="task=explain: DRUM has no rules"):
         explained(tmp_path / "run", tmp_path / "explained", "[usa,embassy,uk]")
