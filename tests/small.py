@@ -7,5 +7,6 @@ SMALL: dict[str, dict[str, int]] = {
     "hitter": {"layers": 1, "heads": 2, "width": 6},
     "ermlp": {"hidden": 6},
     "rgcn": {"bases": 2},
+    "rules": {"min_support": 1},
     "nbfnet": {"layers": 2},
 }

@@ -16,15 +16,18 @@ import torch
 from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import save_file
+from small import SMALL
 from torch import Tensor
 
 from kgc.models.base import KGEModel
 from kgc.paths import config_dir
 from kgc.tasks.build import build_model
-from kgc.types import Queries
+from kgc.types import Queries, Triples
 
 FOLDER = Path(__file__).parent / "stored"
 ENTITIES, RELATIONS = 5, 2
+# What models over a graph walk over.
+FACTS = Triples(*torch.tensor([[0, 0, 1], [1, 1, 2], [0, 1, 2], [2, 0, 3], [3, 1, 0], [1, 0, 4], [4, 0, 2]]).T)
 SCORES = "scores"  # the name of [20, 5] float64 scores among the parameters
 
 
@@ -41,7 +44,7 @@ def file_of(name: str) -> Path:
 def build(name: str, options: list[str]) -> KGEModel:
     """A tiny model; options are `dim=8` and the like."""
     cfg = OmegaConf.merge(OmegaConf.load(config_dir() / "model" / f"{name}.yaml"), OmegaConf.from_dotlist(options))
-    return build_model(OmegaConf.create({"model": cfg}), ENTITIES, RELATIONS).eval()
+    return build_model(OmegaConf.create({"model": cfg}), ENTITIES, RELATIONS, FACTS).eval()
 
 
 def scores(model: KGEModel) -> Tensor:
@@ -60,12 +63,16 @@ def read(name: str) -> tuple[list[str], dict[str, Tensor], Tensor]:
 
 def write(name: str, options: list[str]) -> None:
     """Stores a model with random parameters of the size of 1."""
-    if not any(option.startswith("dim=") for option in options):
-        options = ["dim=8", *options]
+    known = OmegaConf.load(config_dir() / "model" / f"{name}.yaml")
+    small = {"dim": 8} | SMALL.get(name, {})
+    given = {option.split("=")[0] for option in options}
+    options = [f"{key}={value}" for key, value in small.items() if key in known and key not in given] + options
     model, generator = build(name, options), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    if hasattr(model, "mine"):
+        model.mine()
     state = {key: value.clone() for key, value in model.state_dict().items()}
     FOLDER.mkdir(exist_ok=True)
     save_file(state | {SCORES: scores(model)}, file_of(name), {"options": json.dumps(options)})

@@ -42,18 +42,25 @@ def described(path: Path) -> dict[str, str]:
 def row(path: Path) -> str:
     """A line of the table."""
     words = described(path)
-    cfg = OmegaConf.merge({"model": OmegaConf.load(path)}, {"model": {"dim": DIM}})
+    cfg = OmegaConf.create({"model": OmegaConf.load(path)})
+    if "dim" in cfg.model:
+        cfg.model.dim = DIM
     with torch.device("meta"):  # sizes without memory
         model = build_model(cfg, ENTITIES, RELATIONS)
-    similarity, how = model.similarity, ""
-    if isinstance(similarity, Projected):
-        similarity, how = similarity.similarity, ", projected"
+    similarity = getattr(model, "similarity", None)
+    if similarity is None:
+        compared = "walks the graph"
+    elif isinstance(similarity, Projected):
+        compared = f"`{type(similarity.similarity).__name__}`, projected"
+    else:
+        compared = f"`{type(similarity).__name__}`"
+    parameters = sum(p.numel() for p in model.parameters()) / 1e6
     cells = [
         f"{words['name']} `{path.stem}`",
         words["score"].replace("|", r"\|"),
-        f"`{type(similarity).__name__}`{how}",
-        "tail" if cfg.model.reciprocal else "both",  # where the file needs reciprocal relations to begin with
-        f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}",
+        compared,
+        "tail" if cfg.model.get("reciprocal") else "both",  # where the file needs reciprocal relations to begin with
+        "none" if not parameters else f"{parameters:.1f}" if parameters > 0.05 else f"{parameters:.2f}",
         words["source"],
     ]
     return f"| {' | '.join(cells)} |\n"
