@@ -63,7 +63,7 @@ LAYOUTS = {
     "ermlp": Layout(weights=("hidden", "output"), small={"hidden": 6}),
     "rgcn": Layout(weights=("encoder",), small={"bases": 2}, huge=1e7),
     "compgcn": Layout(weights=("encoder",)),
-    "nbfnet": Layout(small={"layers": 2}),
+    "nbfnet": Layout(small={"layers": 2}, huge=1e8),
 }
 # The decoder's formula, on vectors that the encoder makes: of these `test_encoders.py` has a formula.
 DECODERS = {"rgcn": "distmult", "compgcn": "distmult"}
