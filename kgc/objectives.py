@@ -41,6 +41,10 @@ class Objective(nn.Module):
         """Prepares tensors on the device; returns the number of training examples."""
         raise NotImplementedError
 
+    def cells(self, model: KGEModel, examples: int) -> int:
+        """Pairs of a query and a candidate that so many examples compare."""
+        raise NotImplementedError
+
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         """Scalar loss of the examples `index` [B]; `step` counts batches, `generator` draws on the model's device."""
         raise NotImplementedError
@@ -115,6 +119,9 @@ class NegativeSampling(Objective):
             self.triple_weights = subsampling_weights(self.triples, graph.num_entities)
         return len(self.triples)
 
+    def cells(self, model: KGEModel, examples: int) -> int:
+        return len(Side) * examples * (1 + self.sampler.num_negatives)
+
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         triples = self.triples[index]
         triple_weights = None if self.triple_weights is None else self.triple_weights[index]
@@ -171,6 +178,9 @@ class OneVsAll(Objective):
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
         self.triples = sorted_triples(graph.train).to(device)
         return len(self.triples)
+
+    def cells(self, model: KGEModel, examples: int) -> int:
+        return len(Side) * examples * model.num_entities
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         triples = self.triples[index]
@@ -230,6 +240,9 @@ class KVsAll(Objective):
         side, relation, anchor = torch.unique(torch.cat(parts, dim=1), dim=1)
         self.queries = Queries(anchor, relation, side)
         return len(anchor)
+
+    def cells(self, model: KGEModel, examples: int) -> int:
+        return examples * model.num_entities
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         if isinstance(model, PathModel):

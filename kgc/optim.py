@@ -57,7 +57,11 @@ def adamw(params: Iterable, lr: float, weight_decay: float = 0.01, groups: Any =
 
 def adagrad(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, **options: Any) -> Optimizer:
     """Adagrad with an accumulator for every number (Duchi et al. 2011). See `_made` for the arguments."""
-    return _made(SparseAdagrad if sparse else torch.optim.Adagrad, params, sparse, groups, lr=lr, **options)
+    if sparse:
+        return _made(SparseAdagrad, params, True, groups, lr=lr, **options)
+    groups_of_params = list(params)
+    fused = all(p.device.type == "cpu" for group in groups_of_params for p in group["params"])  # torch has it for CPUs
+    return _made(torch.optim.Adagrad, groups_of_params, False, groups, lr=lr, fused=fused or None, **options)
 
 
 def rowwise_adagrad(params: Iterable, lr: float, sparse: bool = False, groups: Any = None, **options: Any) -> Optimizer:

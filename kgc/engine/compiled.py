@@ -1,9 +1,13 @@
-"""What `torch.compile` makes faster: counting in one pass, and distances without a temporary of [U, n, D]."""
+"""What `torch.compile` makes faster: counting in one pass, and distances without a temporary of [U, n, D].
+
+`kgc.models.pairs` has the kernels of training.
+"""
 
 from __future__ import annotations
 
 import functools
 import shutil
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 
@@ -11,10 +15,13 @@ import torch
 from torch import Tensor
 
 from kgc.engine.counting import Count, Key, RowLayout
-from kgc.models.similarity import Elementwise, Similarity
+from kgc.models.projected import Projected
+from kgc.models.similarity import Elementwise, OfDifferences, Similarity
 
 # Cells (for products) and cells times width (for distances) from which on compiling, some seconds, pays.
 _CELLS, _TERMS = 4e9, 1e10
+# Cells times width that a training compares, from which on compiling for it pays.
+_TRAINED_TERMS = {"cpu": 2e10, "cuda": 1e12}
 
 
 def worth_compiling(
@@ -33,6 +40,31 @@ def can_compile(device: torch.device) -> bool:
     if device.type == "cuda":
         return find_spec("triton") is not None
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+
+
+def compile_training(similarity: Similarity, cells: float, width: int, device: torch.device) -> bool:
+    """Compiles what training compares vectors with, where that is large work; returns whether it did.
+
+    A compiler that is there but does not work is found here, with a warning, and training goes on without it.
+
+    Args:
+        similarity: of the model; only differences gain from it, products have their own kernels.
+        cells: pairs of a query and a candidate that the training compares in all.
+        width: D.
+        device: of the model.
+    """
+    inner = similarity.similarity if isinstance(similarity, Projected) else similarity
+    least = _TRAINED_TERMS.get(device.type, _TRAINED_TERMS["cuda"])
+    if not isinstance(inner, OfDifferences) or cells * width < least or not can_compile(device):
+        return False
+    inner.compile()
+    query, candidate = (torch.ones(2, n, 4, device=device, requires_grad=True) for n in (3, 5))
+    try:
+        inner.shared(query, candidate).sum().backward()
+    except Exception as error:  # whatever a compiler may raise
+        warnings.warn(f"torch.compile failed, training runs without it: {str(error).splitlines()[0]}", stacklevel=2)
+        inner.kernels = None
+    return inner.kernels is not None
 
 
 def compiled_key(similarity: Similarity) -> Key | None:

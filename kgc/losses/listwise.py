@@ -21,7 +21,7 @@ _CELLS = {"cpu": 1 << 22, "cuda": 1 << 28}
 class Shared(Protocol):
     """What is needed of a similarity; see `kgc.models.similarity.Similarity`."""
 
-    def shared(self, query: Tensor, candidate: Tensor) -> Tensor: ...
+    def write(self, query: Tensor, candidate: Tensor, out: Tensor) -> None: ...
 
     def pull_back(self, query: Tensor, candidate: Tensor, gradient: Tensor, of_candidate: Tensor) -> Tensor: ...
 
@@ -32,6 +32,17 @@ class RowLoss:
     def __call__(self, logits: Tensor, rows: slice) -> Tensor:
         """[b] losses of the queries `rows` from their [b, E] fp32 logits, which become the gradients, in place."""
         raise NotImplementedError
+
+
+def softmax_(logits: Tensor) -> Tensor:
+    """Turns [b, E] logits into their softmax in place; returns the [b] logarithms of the sums of exponentials."""
+    top = logits.amax(-1, keepdim=True)
+    if logits.device.type == "cpu":  # whose kernel has read a number before it writes it, and keeps a row in the cache
+        torch.softmax(logits, -1, out=logits)
+        return (top - logits.amax(-1, keepdim=True).log()).squeeze(-1)  # the largest probability is 1 / total
+    total = logits.sub_(top).exp_().sum(-1, keepdim=True)
+    logits.div_(total)
+    return (top + total.log()).squeeze(-1)
 
 
 class CrossEntropy(RowLoss):
@@ -51,13 +62,11 @@ class CrossEntropy(RowLoss):
         wanted = (1 - smoothing) * logits.gather(1, target).squeeze(-1)
         if smoothing:
             wanted = wanted + smoothing * logits.mean(-1)
-        top = logits.amax(-1, keepdim=True)
-        total = logits.sub_(top).exp_().sum(-1, keepdim=True)
-        logits.div_(total)
+        log_total = softmax_(logits)
         if smoothing:
             logits.sub_(smoothing / logits.shape[-1])
         logits.scatter_add_(1, target, logits.new_full((), smoothing - 1).expand_as(target))
-        return (top + total.log()).squeeze(-1) - wanted
+        return log_total - wanted
 
 
 class BinaryCrossEntropy(RowLoss):
@@ -119,9 +128,11 @@ class _MeanLoss(torch.autograd.Function):
         block = max(1, _CELLS.get(query.device.type, _CELLS["cpu"]) // max(1, len(candidate)))
         losses = query.new_empty(size, dtype=torch.float32)
         of_query, of_candidate = torch.empty_like(query), torch.zeros_like(candidate)
+        cells = query.new_empty(min(block, size), len(candidate), dtype=torch.float32)
         for start in range(0, size, block):
             rows = slice(start, min(start + block, size))
-            logits = similarity.shared(query[rows], candidate).float()
+            logits = cells[: rows.stop - start]
+            similarity.write(query[rows], candidate, logits)
             losses[rows] = loss(logits.add_(margin) if margin else logits, rows)
             gradient = logits.to(query.dtype)
             of_query[rows] = similarity.pull_back(query[rows], candidate, gradient, of_candidate)

@@ -23,8 +23,8 @@ class Torus(Elementwise):
     def terms(self, difference: Tensor) -> Tensor:
         return (difference - difference.round()).abs()
 
-    def slopes(self, difference: Tensor) -> Tensor:
-        return (difference - difference.round()).sign()
+    def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
+        return ((difference - difference.round()).sign(),)
 
     def magnitudes(self, query: Tensor) -> Tensor:
         return query.abs() + 1
@@ -46,9 +46,9 @@ class HalfSine(Elementwise):
     def terms(self, difference: Tensor) -> Tensor:
         return (difference / 2).sin().abs() * self.scale
 
-    def slopes(self, difference: Tensor) -> Tensor:
+    def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
         half = difference / 2
-        return half.cos() * half.sin().sign() * (self.scale / 2)
+        return (half.cos() * half.sin().sign() * (self.scale / 2),)
 
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
         relative = (extent.width + 16) * _U

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Elements of the [b, N, D] temporary that an elementwise similarity holds: 2^18 floats stay in a core's cache on a CPU,
-# 2^26 (256 MiB) keep a GPU busy.
-_TEMPORARY = {"cpu": 1 << 18, "cuda": 1 << 26}
+from kgc.models.pairs import Kernels, compiled_kernels, pair_scores
+
 _U = 2.0**-24
+_CACHED = 1 << 17  # numbers of a result that stay in a core's second-level cache beside what they are made of
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,10 @@ class Similarity:
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         """[B, D] against [B, K, D] gives [B, K]."""
         raise NotImplementedError
+
+    def write(self, query: Tensor, candidate: Tensor, out: Tensor) -> None:
+        """Writes `shared` of [B, D] and [N, D], without gradients, into [B, N] memory, which may have another dtype."""
+        out.copy_(self.shared(query, candidate))
 
     def pull_back(self, query: Tensor, candidate: Tensor, gradient: Tensor, of_candidate: Tensor) -> Tensor:
         """Takes [B, N] gradients of `shared` back: returns the queries' [B, D], adds the candidates' to [N, D]."""
@@ -131,6 +135,15 @@ class Dot(Similarity):
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return torch.bmm(candidate, query.unsqueeze(-1)).squeeze(-1)
 
+    def write(self, query: Tensor, candidate: Tensor, out: Tensor) -> None:
+        if out.device.type != "cpu" or out.dtype != query.dtype or torch.is_autocast_enabled("cpu"):
+            out.copy_(query @ candidate.T)
+            return
+        # A CPU's products lose a third of their speed where the result is larger than the second-level cache.
+        width = max(16, _CACHED // max(1, len(query)) // 16 * 16)
+        for columns, part in zip(candidate.split(width), out.split(width, dim=1), strict=True):
+            torch.mm(query, columns.T, out=part)
+
     def pull_back(self, query: Tensor, candidate: Tensor, gradient: Tensor, of_candidate: Tensor) -> Tensor:
         of_candidate.addmm_(gradient.T, query)
         return gradient @ candidate
@@ -153,7 +166,48 @@ def underflow(extent: Extent) -> float:
     return (extent.width + extent.width**0.5 * extent.norm) * 2.0**-125
 
 
-class Euclidean(Similarity):
+class OfDifferences(Similarity):
+    """Minus a distance that is a function of q − c; the interface is `kgc.models.pairs.Distance`."""
+
+    kernels: Kernels | None = None  # what training compares with, once compiled
+
+    def distance(self, difference: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def rates(self, gradient: Tensor, scores: Tensor) -> Tensor:
+        return gradient
+
+    def compile(self) -> None:
+        """From now on whatever needs gradients is compared by compiled kernels."""
+        self.kernels = compiled_kernels(self)
+
+    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+        if self._trains():
+            return self._pairs(query, candidate, self.kernels)
+        return self.shared_eager(query, candidate)
+
+    def shared_eager(self, query: Tensor, candidate: Tensor) -> Tensor:
+        """`shared` without compiled kernels."""
+        return self._pairs(query, candidate, None)
+
+    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
+        if self._trains():
+            return pair_scores(self, query.unsqueeze(1), candidate, self.kernels).squeeze(1)
+        return -self.distance(query.unsqueeze(1) - candidate)
+
+    def _trains(self) -> bool:
+        return self.kernels is not None and torch.is_grad_enabled()
+
+    def _pairs(self, query: Tensor, candidate: Tensor, kernels: Kernels | None) -> Tensor:
+        if query.dim() == 3:
+            return pair_scores(self, query, candidate, kernels)
+        return pair_scores(self, query.unsqueeze(0), candidate.unsqueeze(0), kernels).squeeze(0)
+
+
+class Euclidean(OfDifferences):
     """Negative Euclidean distance −‖q − c‖₂.
 
     The key q·c − ½‖c‖² orders like −‖q − c‖ because ‖q − c‖² = ‖q‖² − 2 (q·c − ½‖c‖²): no root, no clamp at 0.
@@ -165,12 +219,18 @@ class Euclidean(Similarity):
 
     certified = True
 
-    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+    def distance(self, difference: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(difference, dim=-1)
+
+    def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
+        return (difference,)
+
+    def rates(self, gradient: Tensor, scores: Tensor) -> Tensor:
+        return torch.where(scores < 0, gradient / -scores, 0)
+
+    def shared_eager(self, query: Tensor, candidate: Tensor) -> Tensor:
         # The form by matrix product cancels where a distance is small against the norms, and so do its gradients.
         return -torch.cdist(query, candidate, compute_mode="donot_use_mm_for_euclid_dist")
-
-    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
-        return -torch.linalg.vector_norm(query.unsqueeze(1) - candidate, dim=-1)
 
     def key_terms(self, candidate: Tensor) -> Tensor | None:
         return candidate.double().square().sum(-1).div_(2).to(candidate.dtype)
@@ -192,7 +252,7 @@ class Euclidean(Similarity):
         return key - bound, key + bound
 
 
-class Elementwise(Similarity):
+class Elementwise(OfDifferences):
     """A similarity that is minus a sum of one non-negative term a coordinate.
 
     Proof of the band: rounding q moves the distance by at most u·Σ|qᵢ|; each term is off by a few u of itself, and the
@@ -207,21 +267,12 @@ class Elementwise(Similarity):
         """[..., D] differences q − c to [..., n] non-negative terms."""
         raise NotImplementedError
 
-    def slopes(self, difference: Tensor) -> Tensor:
-        """[..., D] differences to the [..., D] gradient of their summed terms; 0 where it does not exist."""
-        raise NotImplementedError
+    def distance(self, difference: Tensor) -> Tensor:
+        return self.terms(difference).sum(-1)
 
     def magnitudes(self, query: Tensor) -> Tensor:
         """[..., D] to [..., n] sizes |qᵢ| of what one term sees of the query."""
         return self.terms(query)
-
-    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        if query.dim() == 3:
-            return _Chunked.apply(self, query, candidate)
-        return _Chunked.apply(self, query.unsqueeze(0), candidate.unsqueeze(0)).squeeze(0)
-
-    def own(self, query: Tensor, candidate: Tensor) -> Tensor:
-        return -self.terms(query.unsqueeze(1) - candidate).sum(-1)
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -fixed_sum(self.terms(query - candidate))
@@ -233,59 +284,17 @@ class Elementwise(Similarity):
         return value * (1 + relative) - absolute, value * (1 - relative) + absolute
 
 
-class _Chunked(torch.autograd.Function):
-    """Elementwise scores of [G, S, D] queries against [G, N, D] candidates in chunks; the backward pass makes the
-    differences anew: memory is that of one chunk. Rows of queries are independent, so the chunk changes no score."""
-
-    @staticmethod
-    def forward(ctx, similarity: Elementwise, query: Tensor, candidate: Tensor) -> Tensor:
-        ctx.similarity = similarity
-        ctx.save_for_backward(query, candidate)
-        scores = query.new_empty(*query.shape[:2], candidate.shape[1])
-        for pools, rows in _chunks(query, candidate):
-            scores[pools, rows] = _scores(similarity, query[pools, rows], candidate[pools])
-        return scores
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[None, Tensor, Tensor]:
-        query, candidate = ctx.saved_tensors
-        of_query, of_candidate = torch.empty_like(query), torch.zeros_like(candidate)
-        for pools, rows in _chunks(query, candidate):
-            q, c, g = query[pools, rows], candidate[pools], gradient[pools, rows]
-            slopes = ctx.similarity.slopes(q.unsqueeze(2) - c.unsqueeze(1))  # [g, s, N, D]
-            with torch.autocast(query.device.type, enabled=False):
-                of_query[pools, rows] = (g.unsqueeze(2) @ slopes).squeeze(2).neg_()
-            of_candidate[pools] += slopes.mul_(g.unsqueeze(-1)).sum(1)
-        return None, of_query, of_candidate
-
-
-def _scores(similarity: Elementwise, query: Tensor, candidate: Tensor) -> Tensor:
-    """[g, s, D] against [g, N, D] gives [g, s, N]."""
-    return -similarity.terms(query.unsqueeze(2) - candidate.unsqueeze(1)).sum(-1)
-
-
-def _chunks(query: Tensor, candidate: Tensor) -> list[tuple[slice, slice]]:
-    """Slices of pools and of their rows: some rows of one pool, or several whole pools."""
-    pools, size = query.shape[:2]
-    rows = max(1, _TEMPORARY.get(query.device.type, _TEMPORARY["cpu"]) // max(1, candidate[:1].numel()))
-    if rows < size:
-        return [(slice(g, g + 1), slice(start, start + rows)) for g in range(pools) for start in range(0, size, rows)]
-    step = rows // max(1, size)
-    return [(slice(start, start + step), slice(None)) for start in range(0, pools, step)]
-
-
 class Manhattan(Elementwise):
     """Negative L1 distance −‖q − c‖₁."""
 
-    def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
+    def shared_eager(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -torch.cdist(query, candidate, p=1.0)
 
     def terms(self, difference: Tensor) -> Tensor:
         return difference.abs()
 
-    def slopes(self, difference: Tensor) -> Tensor:
-        return difference.sign()
+    def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
+        return (difference.sign(),)
 
 
 class ComplexModulus(Elementwise):
@@ -297,11 +306,7 @@ class ComplexModulus(Elementwise):
         # The root has no gradient at 0; from the smallest normal number on it has, and is 1e-19 there.
         return squared.clamp_min(torch.finfo(squared.dtype).tiny).sqrt()
 
-    def slopes(self, difference: Tensor) -> Tensor:
+    def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
         real, imaginary = difference.chunk(2, dim=-1)
-        smallest = torch.finfo(difference.dtype).tiny
-        inverse = real.square().addcmul_(imaginary, imaginary).clamp_min_(smallest).rsqrt_()
-        slopes = torch.empty_like(difference)
-        torch.mul(real, inverse, out=slopes[..., : real.shape[-1]])
-        torch.mul(imaginary, inverse, out=slopes[..., real.shape[-1] :])
-        return slopes
+        inverse = (real.square() + imaginary.square()).clamp_min(torch.finfo(difference.dtype).tiny).rsqrt()
+        return real * inverse, imaginary * inverse

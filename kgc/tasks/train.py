@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pytorch_lightning import seed_everything
 from kgc.callbacks import Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
 from kgc.console import ProgressLine
 from kgc.data.datamodule import KGDataModule
+from kgc.engine.compiled import compile_training
 from kgc.errors import UserError
 from kgc.module import KGEModule
 from kgc.ranking import NonFiniteScore, planned
@@ -155,6 +157,9 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         **ranking_arguments(cfg),
     )
     parameters = sum(p.numel() for p in model.parameters())
+    if cfg.trainer.compile is not False and hasattr(model, "similarity"):
+        cells = math.inf if cfg.trainer.compile else objective.cells(model, num_examples * cfg.trainer.max_epochs)
+        compile_training(model.similarity, cells, model.dim, trainer.strategy.root_device)
     terminal.say(
         f"model      {type(model).__name__}, {parameters:,} parameters ({parameters * 4 / 2**20:.1f} MiB) on "
         f"{trainer.strategy.root_device.type}" + (f" x {trainer.world_size}" if trainer.world_size > 1 else "")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,6 +32,7 @@ Step = Callable[[torch.Tensor, int], None]
 
 
 def step_of_kgc(graph, name: str, negatives: int, shared: bool) -> Step:
+    from kgc.engine.compiled import compile_training
     from kgc.losses.pairwise import Logistic
     from kgc.models.rotate import RotatE
     from kgc.models.transe import TransE
@@ -41,6 +43,7 @@ def step_of_kgc(graph, name: str, negatives: int, shared: bool) -> Step:
 
     make = {"transe": TransE, "rotate": RotatE}[name]
     model = make(graph.num_entities, graph.num_relations, DIM, margin=9.0).to(device())
+    compile_training(model.similarity, math.inf, DIM, device())  # as the command line does for work this large
     sampler = NegativeSampler(negatives, Alternate(), Uniform(None if shared else 1), temperature=1.0)
     objective = NegativeSampling(sampler, Logistic())
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
@@ -67,9 +70,10 @@ def step_of_one_vs_all(graph) -> Step:
     from kgc.losses.regularizers import Lp
     from kgc.models.complex import ComplEx
     from kgc.objectives import OneVsAll
+    from kgc.optim import adagrad, table_groups
 
     model = ComplEx(graph.num_entities, graph.num_relations, DIM, reciprocal=True).to(device())
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    optimizer = adagrad(table_groups(model), lr=0.1)
     return step_of_objective(graph, model, OneVsAll(regularizer=Lp(5e-2, 3)), optimizer)
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from kgc.losses import listwise
-from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss
+from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss, softmax_
+from kgc.models import similarity
 from kgc.models.similarity import ComplexModulus, Dot, Euclidean, Manhattan, Similarity
 
 B, E = 4, 6
@@ -163,10 +164,31 @@ def test_no_block_is_larger_than_the_limit(monkeypatch):
     seen = []
 
     class Watched(Dot):
-        def shared(self, query, candidate):
+        def write(self, query, candidate, out):
             seen.append(len(query))
-            return super().shared(query, candidate)
+            super().write(query, candidate, out)
 
     query = torch.randn(8, 4, requires_grad=True)
     mean_loss(Watched(), query, torch.randn(E, 4), 0.0, CrossEntropy(torch.zeros(8, dtype=torch.int64))).backward()
     assert seen == [3, 3, 2]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 5), (40, 33), (9, 300)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_scores_written_in_columns_are_the_scores(sizes, dtype, monkeypatch):
+    monkeypatch.setattr(similarity, "_CACHED", 800)
+    query, candidate = (torch.randint(-9, 10, (n, 6)).to(dtype) for n in sizes)
+    out = torch.full(sizes, float("nan"))
+    Dot().write(query, candidate, out)
+    assert torch.equal(out.to(dtype), query @ candidate.T)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 7), (5, 16), (2, 1000), (200, 4097)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("rows", [slice(None), slice(1, None)], ids=["all", "a view"])
+def test_the_softmax_in_place_equals_the_one_beside(sizes, dtype, rows):
+    logits = torch.randn(sizes[0] + 1, sizes[1], generator=torch.Generator().manual_seed(0), dtype=dtype)[rows] * 9
+    wanted, total = logits.softmax(-1), logits.logsumexp(-1)
+    got = softmax_(logits)
+    torch.testing.assert_close(logits, wanted)
+    torch.testing.assert_close(got, total)

@@ -11,7 +11,7 @@ from draws import generator, graph_of
 from omegaconf import OmegaConf
 
 from kgc.losses.pairwise import Logistic
-from kgc.models import similarity
+from kgc.models import pairs, similarity
 from kgc.models.base import KGEModel
 from kgc.objectives import NegativeSampling
 from kgc.sampling.proposals import Asked, Degree, Proposal, Uniform
@@ -68,7 +68,7 @@ def test_scores_of_pools_are_those_of_single_triples(path, reciprocal, pools, de
 @pytest.mark.parametrize("budget", [1, 100, 300, 700, 10**6])
 def test_chunks_of_any_size_change_no_score(budget, monkeypatch):
     """A chunk of one query, some queries of a pool, one pool, several, and all of them."""
-    monkeypatch.setitem(similarity._TEMPORARY, "cpu", budget)
+    monkeypatch.setitem(pairs._TEMPORARY, "cpu", budget)
     modulus = similarity.ComplexModulus()
     query = torch.randn(5, 4, 6, generator=generator(0), dtype=torch.float64, requires_grad=True)
     candidate = torch.randn(5, 7, 6, generator=generator(1), dtype=torch.float64, requires_grad=True)
