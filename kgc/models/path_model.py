@@ -11,8 +11,9 @@ from kgc.errors import UserError
 from kgc.models.messages import MessageGraph, OverFacts
 from kgc.types import Queries, Side, Triples
 
-# Numbers that the messages of one block of queries hold, for one layer.
+# Numbers that the messages of one block of queries hold, for one layer, and the most queries of a block.
 _BLOCK = {"cpu": 1 << 22, "cuda": 1 << 27}
+_QUERIES = 128
 
 
 class PathModel(OverFacts, nn.Module):
@@ -68,7 +69,7 @@ class PathModel(OverFacts, nn.Module):
     def _block(self) -> int:
         device = next(self.parameters()).device
         numbers = max(len(self.graph.source), self.num_entities, 1) * self.width
-        return max(1, _BLOCK.get(device.type, _BLOCK["cpu"]) // numbers)
+        return max(1, min(_QUERIES, _BLOCK.get(device.type, _BLOCK["cpu"]) // numbers))
 
     def _rows(self, queries: Queries, graph: MessageGraph, block: int | None) -> Tensor:
         """[B, E] scores in blocks of `block` queries; None takes all at once."""

@@ -168,7 +168,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     )
     check_room(checkpoints, module)
     parameters = sum(p.numel() for p in model.parameters())
-    if cfg.trainer.compile is not False:
+    if cfg.trainer.compile is not False and hasattr(model, "similarity"):
         cells = math.inf if cfg.trainer.compile else objective.cells(model, num_examples * cfg.trainer.max_epochs)
         compile_training(model.similarity, cells, model.dim, trainer.strategy.root_device)
     terminal.say(

@@ -65,7 +65,7 @@ LAYOUTS = {
     "ermlp": Layout(weights=("hidden", "output")),
     "rgcn": Layout(weights=("encoder",), huge=1e7),
     "compgcn": Layout(weights=("encoder",)),
-    "nbfnet": Layout(),
+    "nbfnet": Layout(huge=1e8),
 }
 # The decoder's formula, on vectors that the encoder makes: of these `test_encoders.py` has a formula.
 DECODERS = {"rgcn": "distmult", "compgcn": "distmult"}
@@ -312,7 +312,8 @@ def test_gradients_are_those_of_finite_differences(case):
             named = dict(zip(weights, changed, strict=True))
             return functional_call(Scores(model), named, (queries, candidates))
 
-        assert torch.autograd.gradcheck(score, tables)
+        many = case.path.stem in (*DECODERS, *WALKS)  # weights: differences along random directions
+        assert torch.autograd.gradcheck(score, tables, fast_mode=many)
 
 
 @every_scorer

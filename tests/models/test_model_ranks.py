@@ -7,7 +7,7 @@ import random
 import oracle
 import pytest
 import torch
-from test_contract import CASES, Case, E, R, every_model, mixed_queries, scorer, spread, within_reach
+from test_contract import CASES, DECODERS, Case, E, R, every_model, mixed_queries, scorer, spread, within_reach
 from torch import Tensor
 
 from kgc.data.known import KnownAnswers
@@ -64,6 +64,8 @@ def test_ranks_are_those_of_the_formula(case, device):
 @every_model
 def test_entities_that_are_all_alike_score_as_chance(case, device):
     model = spread(case.build(dim=12))
+    around = torch.arange(E).repeat(R)  # a graph in which all entities stand alike
+    model.use_facts(Triples(around, torch.arange(R).repeat_interleave(E), (around + 1) % E))
     with torch.no_grad():
         model.entity.weight.copy_(model.entity.weight[:1].clone().expand_as(model.entity.weight))
     queries, targets, triples = both_sides(device)
@@ -98,4 +100,5 @@ def test_exact_query_vectors_and_candidates_give_the_score(case):
     queries = mixed_queries(33)
     with torch.no_grad():
         exact = model.similarity(model.exact_query_vectors(queries), model.candidate_vectors().double())
-        torch.testing.assert_close(exact, model.double().score(queries), rtol=1e-6, atol=1e-6)
+        bound = 1e-4 if case.path.stem in DECODERS else 1e-6  # what an encoder makes is rounded to fp32
+        torch.testing.assert_close(exact, model.double().score(queries), rtol=bound, atol=bound)
