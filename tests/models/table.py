@@ -21,7 +21,8 @@ README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- python tests/models/table.py writes this table -->\n", "<!-- end of the table -->\n"
 ENTITIES, RELATIONS, DIM = 14_541, 237, 256  # FB15k-237
 
-_FIRST_LINE = re.compile(r"# (?P<name>[^:]+): (?P<score>.+) \((?P<source>[^()]+ \d{4})\)\.(?: .*)?")
+# What follows the year or the closing full stop is not for the table.
+_FIRST_LINE = re.compile(r"# (?P<name>[^:]+): (?P<score>.+) \((?P<source>[^();]+ \d{4})(?:; [^()]*)?\)\.(?: .*)?")
 
 
 def described(path: Path) -> dict[str, str]:
@@ -45,14 +46,14 @@ def row(path: Path) -> str:
     cfg = OmegaConf.merge({"model": OmegaConf.load(path)}, {"model": {"dim": DIM}})
     with torch.device("meta"):  # sizes without memory
         model = build_model(cfg, ENTITIES, RELATIONS)
-    similarity, how = model.similarity, ""
+    similarity, how = getattr(model, "similarity", None), ""
     if isinstance(similarity, Projected):
         similarity, how = similarity.similarity, ", projected"
     cells = [
         f"{words['name']} `{path.stem}`",
         words["score"].replace("|", r"\|"),
-        f"`{type(similarity).__name__}`{how}",
-        "tail" if cfg.model.reciprocal else "both",  # where the file needs reciprocal relations to begin with
+        f"`{type(similarity).__name__}`{how}" if similarity else "of its own",
+        "tail" if cfg.model.get("reciprocal") else "both",  # where the file needs reciprocal relations to begin with
         f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f}",
         words["source"],
     ]
