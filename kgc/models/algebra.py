@@ -55,9 +55,14 @@ def ordered_vector_matrix(vector: Tensor, matrix: Tensor) -> Tensor:
 
 
 def row_by_row(vectors: Tensor, matrix: Tensor, at_once: int) -> Tensor:
-    """[n, d] times [d, m] in products of so many rows each: the number of rows changes no row's product."""
+    """[n, d] times [d, m] in products of so many rows each: equal rows have equal products, however many they are.
+
+    Columns are filled up to a multiple of 16: products of few columns go through kernels that treat rows unlike.
+    """
+    width = matrix.shape[1]
+    matrix = F.pad(matrix, (0, -width % 16)) if width % 16 else matrix
     padded = F.pad(vectors, (0, 0, 0, -len(vectors) % at_once))
-    return torch.cat([rows @ matrix for rows in padded.split(at_once)])[: len(vectors)]
+    return torch.cat([rows @ matrix for rows in padded.split(at_once)])[: len(vectors), :width]
 
 
 def chosen_vector_matrix(vector: Tensor, matrix: Tensor, place: Tensor) -> Tensor:
@@ -106,7 +111,7 @@ def _rolled(a: Tensor, b: Tensor, step: int) -> Tensor:
     total = a[..., :1] * b
     for i in range(1, width):
         start = width - i if step > 0 else i
-        total = total + a[..., i : i + 1] * twice[..., start : start + width]
+        total += a[..., i : i + 1] * twice[..., start : start + width]
     return total
 
 

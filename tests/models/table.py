@@ -21,7 +21,8 @@ README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- python tests/models/table.py writes this table -->\n", "<!-- end of the table -->\n"
 ENTITIES, RELATIONS, DIM = 14_541, 237, 256  # FB15k-237
 
-_FIRST_LINE = re.compile(r"# (?P<name>[^:]+): (?P<score>.+) \((?P<source>[^()]+ \d{4})\)\.(?: .*)?")
+# What follows the year or the closing full stop is not for the table.
+_FIRST_LINE = re.compile(r"# (?P<name>[^:]+): (?P<score>.+) \((?P<source>[^();]+ \d{4})(?:; [^()]*)?\)\.(?: .*)?")
 
 
 def described(path: Path) -> dict[str, str]:

@@ -65,9 +65,10 @@ def test_circular_products_in_float64_are_their_sums(width):
                 assert got[row, k].item() == pytest.approx(math.fsum(terms), rel=1e-13, abs=1e-15)
 
 
-def test_products_row_by_row_do_not_depend_on_the_number_of_rows():
+@pytest.mark.parametrize("width", [1, 5, 10, 34, 40])
+def test_products_row_by_row_do_not_depend_on_the_number_of_rows(width):
     draw = torch.Generator().manual_seed(0)
-    vectors, matrix = torch.randn(70, 24, generator=draw), torch.randn(24, 40, generator=draw)
+    vectors, matrix = torch.randn(70, 24, generator=draw), torch.randn(24, width, generator=draw)
     whole = row_by_row(vectors, matrix, 32)
     torch.testing.assert_close(whole, (vectors.double() @ matrix.double()).float(), rtol=1e-5, atol=1e-5)
     for number in (1, 5, 32, 33, 70):
