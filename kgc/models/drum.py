@@ -81,7 +81,7 @@ class DRUM(PathModel):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"model.{name}={value}: must be a whole number, at least 1")
         super().__init__(num_entities, num_relations)
-        self.length, self.rank = length, rank
+        self.dim, self.length, self.rank = dim, length, rank
         self.relation = nn.Embedding(2 * num_relations, dim)
         self.chains = nn.ModuleList(nn.LSTM(dim, dim, bidirectional=True) for _ in range(rank))
         self.choice = nn.Linear(2 * dim, 2 * num_relations + 1)
