@@ -7,6 +7,7 @@ epoch's row of `module.history`, and a state that is complete.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import threading
@@ -32,10 +33,16 @@ class CheckpointFiles(TorchCheckpointIO):
     temporary files first."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        with open(path, "wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(path, "wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            # torch's writer says that its count of bytes is wrong, not what the system said.
+            raise OSError(errno.EIO, "the file could not be written whole", str(path)) from error
 
 
 class Checkpoints(Checkpoint):
@@ -108,9 +115,7 @@ class Checkpoints(Checkpoint):
             trainer.save_checkpoint(part)
             if trainer.is_global_zero:
                 os.replace(part, path)
-        except (OSError, RuntimeError) as error:
-            if not trainer.is_global_zero or not (isinstance(error, OSError) or "write" in str(error)):
-                raise
+        except OSError as error:
             part.unlink(missing_ok=True)
             raise UserError(self._not_written(path, error)) from error
         trainer.strategy.barrier()
@@ -118,9 +123,8 @@ class Checkpoints(Checkpoint):
             self._saved = self._since = self.clock()
             self._cost = self._saved - began
 
-    def _not_written(self, path: Path, error: Exception) -> str:
-        reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
-        message = f"{path}: cannot be written ({reason}); make room there"
+    def _not_written(self, path: Path, error: OSError) -> str:
+        message = f"{path}: cannot be written ({error.strerror}); make room there"
         if self.last.exists():
             return f"{message} and go on from the state before: checkpoint={self.last}"
         return f"{message} or choose another folder by hydra.run.dir=DIR"
