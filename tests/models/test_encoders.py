@@ -351,7 +351,7 @@ def test_negative_sampling_trains_an_encoder(name):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert sum(losses[-10:]) < 0.75 * sum(losses[:10])
 
 

@@ -217,7 +217,7 @@ def test_one_vs_all_is_the_cross_entropy_over_the_graph_without_the_batch():
         scores = model.score_without(batch.queries(side), batch).tolist()
         wanted += [oracle.log_sum_exp(row) - row[t] for row, t in zip(scores, batch.target(side).tolist(), strict=True)]
     loss = objective.loss(model, index, 0, torch.Generator())
-    assert float(loss) == pytest.approx(sum(wanted) / len(wanted), rel=1e-5)
+    assert loss.item() == pytest.approx(sum(wanted) / len(wanted), rel=1e-5)
 
 
 def test_negatives_are_scored_over_the_graph_without_the_batch(monkeypatch):
@@ -231,7 +231,7 @@ def test_negatives_are_scored_over_the_graph_without_the_batch(monkeypatch):
     scores = model.score_without(batch.queries(Side.TAIL), batch).tolist()
     rows = zip(scores, batch.tail.tolist(), candidates.tolist(), strict=True)
     wanted = [oracle.logistic(row[t], [row[c] for c in own], [0.5, 0.5]) for row, t, own in rows]
-    assert float(loss) == pytest.approx(sum(wanted) / 3, rel=1e-5)
+    assert loss.item() == pytest.approx(sum(wanted) / 3, rel=1e-5)
 
 
 def test_what_cannot_be_trained_is_refused_with_the_cure():
