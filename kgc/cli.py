@@ -152,10 +152,12 @@ def find_mistake(error: BaseException | None) -> str | None:
 
 def _config_message(error: Exception) -> str:
     """Hydra's and OmegaConf's messages, several lines long, as one line; the cause says more than the wrapper."""
-    from kgc.tasks.groups import wrong_choice
+    from kgc.tasks.groups import listed, wrong_choice
 
     if "Config group override must be" in str(error) and (message := wrong_choice(sys.argv[1:])):
         return message
+    if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", str(error)):
+        return f"{found[1]}={found[2]}: no such choice of the group {found[1]}; it has {listed(*found.groups())}"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}; choose another folder by hydra.run.dir=DIR"
     cause = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import typing
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ _SUPPLIED = {
     "scheduler": ("optimizer",),
     "logger": ("save_dir",),
 }
+_LISTED = 50  # choices of one group that a message names
 _MAY_BE_NONE = ("regularizer", "scheduler")  # `none` in these groups is null
 _GENERATOR = "generator"  # of `sampler=kbgan`: a model
 _PARTIAL = ("optimizer", "scheduler", _GENERATOR)  # called later, with what they are for
@@ -44,8 +46,17 @@ def wrong_choice(words: Sequence[str]) -> str | None:
     for word in words:
         name, sign, value = word.lstrip("+").partition("=")
         if sign and is_group(name) and value not in choices(name) and not value.startswith(("[", "{")):
-            return f"{name}={value}: choices of the group {name} are {', '.join(choices(name))}"
+            return f"{name}={value}: choices of the group {name} are {listed(name, value)}"
     return None
+
+
+def listed(group: str, value: str) -> str:
+    """The choices of a group; of many, those whose names are nearest to a value."""
+    names = choices(group)
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    near = difflib.get_close_matches(value, names, 8, 0.3) or names[:8]
+    return f"{', '.join(near)} and {len(names) - len(near)} others, the names of the files in conf/{group}"
 
 
 def check_groups(cfg: DictConfig, name: str, resumed: bool = False) -> None:
