@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 import pooch
 
-from kgc.data.graph import SPLITS, KnowledgeGraph, load_graph
+from kgc.data.graph import KnowledgeGraph, graph_of, load_graph
+from kgc.data.reader import Layout
+from kgc.data.splitting import SplitRule, split_table
+from kgc.data.tables import SPLITS
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 
@@ -100,16 +104,54 @@ def load_dataset(name: str, entities: Vocabulary | None = None, relations: Vocab
 
 
 def load_folder(
-    path: str, name: str | None = None, entities: Vocabulary | None = None, relations: Vocabulary | None = None
+    path: str,
+    name: str | None = None,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    order: str = "hrt",
+    literals: str = "drop",
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
     """The user's own files: `train`, `valid` and `test` in a folder, see `load_graph`.
 
     Args:
         path: of the folder.
         name: of the data set; None takes the folder's.
+        format: a key of `formats.FORMATS`; None finds out.
+        columns, order, literals: see `reader.Layout`.
     """
-    folder = Path(path).expanduser()
-    return load_graph(folder, name or folder.resolve().name, entities, relations)
+    folder = Path(str(path)).expanduser()
+    layout = Layout(columns, order, literals=literals)
+    return load_graph(folder, name or folder.resolve().name, entities, relations, format, layout)
+
+
+def load_file(
+    path: str,
+    name: str | None = None,
+    columns: Sequence[str] | None = None,
+    order: str = "hrt",
+    literals: str = "drop",
+    split: str = "transductive",
+    split_column: str | None = None,
+    time_column: str | None = None,
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
+) -> KnowledgeGraph:
+    """The user's own file with all triples in it, split by a column of it or here.
+
+    Args:
+        path: of the file.
+        name: of the data set; None takes the file's.
+        columns, order, literals: see `reader.Layout`.
+        split, split_column, time_column, fractions, seed: see `splitting.split_table`.
+    """
+    file = Path(str(path)).expanduser()
+    rule = SplitRule(split, split_column, time_column, fractions, seed)
+    tables = split_table(file, Layout(columns, order, rule.extra, literals), rule)
+    return graph_of(tables, name or file.name.split(".")[0], entities, relations)
 
 
 def _load_checked(
