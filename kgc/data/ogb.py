@@ -3,7 +3,6 @@ arrays, numbers and text are taken, and nothing is run."""
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,7 @@ def _arrays(path: Path) -> dict[str, Any]:
     trusted = [np.ndarray, np.dtype, *kinds, rebuild]
     trusted += [(rebuild, f"numpy.{name}.multiarray._reconstruct") for name in ("core", "_core")]
     try:
-        with torch.serialization.safe_globals(trusted), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+        with torch.serialization.safe_globals(trusted):
             content = torch.load(path, map_location="cpu", weights_only=True)
         part: dict[str, Any] = {name: np.asarray(content[name]).astype(np.int64, casting="safe") for name in COLUMNS}
         for end in ("head_type", "tail_type"):

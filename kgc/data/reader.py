@@ -40,7 +40,7 @@ class Layout:
         columns: names of the columns of heads, relations and tails, in a first line of names or of a Parquet file;
             None: a text file has three columns and no names, a Parquet file `head`, `relation` and `tail` or its
             first three. The exports of Neo4j are known by their names.
-        order: how the three columns without names stand, such as `hrt` or `htr`.
+        order: how the columns without names stand, such as `hrt`, `htr`, or `hrt--` with two columns that are not read.
         extra: names of further columns wanted.
         literals: `drop` or `keep` the RDF statements whose object is a literal.
 
@@ -59,15 +59,16 @@ class Layout:
                 f"dataset.columns={self.columns}: must name the three columns of heads, relations and tails, such as "
                 "[subject,predicate,object]"
             )
-        if sorted(str(self.order)) != ["h", "r", "t"]:
-            raise UserError(f"dataset.order={self.order}: must be the letters h, r and t in the order of the columns")
+        if sorted(str(self.order).replace("-", "")) != ["h", "r", "t"]:
+            need = "must be the letters h, r and t in the order of the columns, and - for a column that is not read"
+            raise UserError(f"dataset.order={self.order}: {need}")
         if self.literals not in rdf.LITERALS:
             raise UserError(f"dataset.literals={self.literals}: choices are {', '.join(rdf.LITERALS)}")
 
     @property
     def names(self) -> list[str]:
-        """`head`, `relation` and `tail` in the order of the columns without names."""
-        return [{name[0]: name for name in COLUMNS}[letter] for letter in self.order]
+        """`head`, `relation`, `tail`, and `-` for what is not read, in the order of the columns without names."""
+        return [{name[0]: name for name in COLUMNS}.get(letter, letter) for letter in self.order]
 
 
 PLAIN = Layout()
@@ -307,7 +308,7 @@ def _read_parquet(path: Path, layout: Layout) -> pl.DataFrame:
         if len(names) < 3:
             raise UserError(f"{path}: {_columns(len(names))} ({', '.join(names)}), {EXPECTED}")
         _check_names(path, schema.names(), [*names, *layout.extra])
-        order = COLUMNS if layout.columns or names == COLUMNS else layout.names
+        order = COLUMNS if layout.columns or names == COLUMNS else [name for name in layout.names if name != "-"]
         for name in names:
             kind = schema[name]
             if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):

@@ -102,6 +102,8 @@ def read_checkpoint(path: str) -> Checkpoint:
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
     _check_targets(OmegaConf.to_container(config), path)
+    if isinstance(config.dataset, DictConfig):
+        config.dataset.pop("source", None)  # nothing is fetched from where a stranger's file says: the catalogue knows
     return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs)
 
 

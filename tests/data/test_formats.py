@@ -97,7 +97,7 @@ def ogb(folder: Path, splits: Splits, entities: list[str], relations: list[str])
         part = {"head": head, "relation": relation, "tail": tail}
         if split != "train":
             part |= {"head_neg": np.zeros((len(head), 2), np.int32), "tail_neg": np.zeros((len(head), 2), np.int32)}
-        torch.save(part, folder / "split" / "time" / f"{split}.pt", pickle_protocol=4)
+        torch.save(part, folder / "split" / "time" / f"{split}.pt")
     for name, header, labels in (
         ("nodeidx2entityid", "node idx,entity id", entities),
         ("reltype2relid", "reltype,rel id", relations),
