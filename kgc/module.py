@@ -84,9 +84,12 @@ class KGEModule(LightningModule):
     def known(self) -> KnownAnswers:
         """The filter of evaluation, on this device, built once."""
         if self._known is None:
-            triples = Triples.cat([self.graph.split(name) for name in self.filter_splits] or [Triples.empty()])
-            self._known = KnownAnswers(triples.to(self.device), self.graph.num_entities, self.graph.num_relations)
+            self.filter_by(Triples.cat([self.graph.split(name) for name in self.filter_splits] or [Triples.empty()]))
         return self._known
+
+    def filter_by(self, triples: Triples) -> None:
+        """Leaves these triples out of the competition, instead of those of `filter_splits`."""
+        self._known = KnownAnswers(triples.to(self.device), self.graph.num_entities, self.graph.num_relations)
 
     # Training.
 

@@ -7,7 +7,9 @@ counted in a loop, and metrics are exact fractions that are rounded once at the 
 from __future__ import annotations
 
 import cmath
+import functools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -108,6 +110,36 @@ def adjusted_mean_rank_index(results: Sequence[Rank]) -> Fraction:
     return 1 - average(result.under("realistic") - 1 for result in results) / chance
 
 
+VALUES: dict[str, Callable[[Fraction, int], Fraction]] = {
+    "mr": lambda rank, _: Fraction(rank),
+    "mrr": lambda rank, _: 1 / Fraction(rank),
+    "hits": lambda rank, k: Fraction(rank <= k),
+}
+
+
+@functools.cache
+def moments(metric: str, candidates: int, k: int) -> tuple[Fraction, Fraction]:
+    """Mean and variance of a metric over the ranks 1 … candidates, each as likely as any other."""
+    values = [VALUES[metric](Fraction(rank), k) for rank in range(1, candidates + 1)]
+    return average(values), average(x * x for x in values) - average(values) ** 2
+
+
+def in_relation_to_chance(results: Sequence[Rank], hits: Sequence[int]) -> dict[str, Fraction | float]:
+    """Adjusted and standardised metrics."""
+    values: dict[str, Fraction | float] = {}
+    for metric, k in [("mr", 0), ("mrr", 0), *(("hits", k) for k in hits)]:
+        name = f"hits@{k}" if k else metric
+        chances = [moments(metric, result.candidates, k) for result in results]
+        expected, spread = average(mean for mean, _ in chances), sum(variance for _, variance in chances)
+        got = average(VALUES[metric](result.under("realistic"), k) for result in results)
+        if metric != "mr" and expected != 1:
+            values[f"adjusted_{name}"] = (got - expected) / (1 - expected)
+        if spread:
+            z = float(got - expected) / math.sqrt(spread / len(results) ** 2)
+            values[f"z_{name}"] = -z if metric == "mr" else z
+    return values
+
+
 def metrics(results: Sequence[Rank], sides: Sequence[int], hits: Sequence[int]) -> dict[str, float]:
     """Every metric of a split, from the definitions; a side without queries has none."""
 
@@ -125,6 +157,13 @@ def metrics(results: Sequence[Rank], sides: Sequence[int], hits: Sequence[int]) 
         values |= basic(f"{rule}/", [result.under(rule) for result in results])
     values["expected/mrr"] = average(mean_reciprocal_rank(result.places()) for result in results)
     values |= {f"expected/hits@{k}": average(hits_at(result.places(), k) for result in results) for k in hits}
+    values |= {
+        f"mrr@{k}": average(1 / Fraction(place) if place <= k else Fraction(0) for place in realistic) for k in hits
+    }
+    if results:
+        values["median_rank"] = statistics.median(realistic)
+        values["geometric_mean_rank"] = math.exp(average(math.log(place) for place in realistic))
+    values |= in_relation_to_chance(results, hits)
     values["amr"] = adjusted_mean_rank(results)
     if any(result.candidates > 1 for result in results):
         values["amri"] = adjusted_mean_rank_index(results)

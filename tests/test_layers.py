@@ -23,7 +23,7 @@ LAYERS: list[list[set[str]]] = [
         {"metrics"},
         {"foreign"},
     ],
-    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "page", "plots"}],
+    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "summary", "page", "plots"}],
     [{"tasks"}],
     [{"cli"}],
 ]

@@ -22,6 +22,7 @@ _WHOLE = {
     "trainer.patience": (0, _INF, True),
     "model.dim": (1, _INF, False),
     "ranking.limit": (1, _INF, True),
+    "bootstrap": (1, _INF, True),
     "sampler.num_negatives": (1, _INF, False),
     "sampler.proposal.share": (1, _INF, True),
     "sampler.proposal.pool_size": (1, _INF, False),
@@ -75,6 +76,7 @@ _CHOICE = {
     "trainer.precision": ("32-true", "bf16-mixed"),
     "trainer.backend": (None, "gloo", "nccl"),
     "split": SPLITS,
+    "protocol": ("triple", "query"),
 }
 
 

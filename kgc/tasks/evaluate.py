@@ -1,37 +1,23 @@
-"""Evaluation of a checkpoint or of vectors trained elsewhere."""
+"""`evaluate.py`: the question of `cfg.task`, about a checkpoint or vectors trained elsewhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from hydra.utils import get_method
+from omegaconf import DictConfig
 
-from kgc.console import ProgressLine, Terminal
-from kgc.data.datamodule import KGDataModule
+from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
-from kgc.data.sample import sample_triples
 from kgc.errors import UserError
 from kgc.foreign import load_vectors, read_vectors, read_vocabulary
 from kgc.models.base import KGEModel
-from kgc.module import KGEModule
-from kgc.ranking import planned
-from kgc.runtime import prepare_process
-from kgc.tasks.build import (
-    build_graph,
-    build_model,
-    build_trainer,
-    load_weights,
-    ranking_arguments,
-    read_checkpoint,
-)
+from kgc.tasks.build import build_graph, build_model, load_weights, read_checkpoint
 from kgc.tasks.check import check_config
-from kgc.tasks.launch import launch, processes_wanted
-from kgc.tasks.link_prediction import QUERIES_A_STEP, rank_split, split_triples
-from kgc.tasks.output import Session, write_run
 
 
 def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
-    """Ranks one split and writes `metrics.json`, `ranks.parquet` and `report.html`.
+    """Answers the question of `cfg.task` and writes `metrics.json` and what else belongs to it.
 
     Args:
         cfg: what `conf/evaluate.yaml` composes to.
@@ -46,50 +32,27 @@ def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     check_config(cfg)
     if (run_dir / "checkpoints").exists():
         raise UserError(f"{run_dir} is the folder of a training run; choose another hydra.run.dir")
-    processes = processes_wanted(cfg)
-    arguments = (OmegaConf.to_container(cfg, resolve=True), str(run_dir))
-    return launch(run, processes, *arguments) if processes > 1 else run(*arguments)
+    return get_method(cfg.task._target_)(cfg, run_dir)
 
 
-def run(config: dict, folder: str) -> dict[str, float]:
-    """One process of an evaluation."""
-    cfg = OmegaConf.create(config)
-    run_dir = Path(folder)
-    with Session(run_dir, "evaluate.log") as session:
-        terminal = session.terminal
-        prepare_process()
-        if cfg.checkpoint and any(cfg.embeddings.values()):
-            given = next(name for name, value in cfg.embeddings.items() if value)
-            raise UserError(f"checkpoint and embeddings.{given} are both given: choose one")
-        if cfg.checkpoint:
-            graph, model, cfg = from_checkpoint(cfg, terminal)
-        elif cfg.embeddings.entities:
-            graph, model = from_vectors(cfg, terminal)
-        else:
-            raise UserError(
-                "nothing to evaluate: give checkpoint=PATH, or embeddings.entities=FILE with its companions"
-            )
-        for line in graph.report.lines():
-            terminal.say(line)
-        terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
-        whole = split_triples(graph, cfg.split)
-        sample = None
-        if cfg.ranking.limit is not None and cfg.ranking.limit < len(whole):
-            sample = sample_triples(whole, cfg.ranking.limit, cfg.seed)
-            terminal.say(
-                f"sample     {len(sample):,} of {len(whole):,} {cfg.split} triples, seed {cfg.seed}: the metrics are "
-                f"estimates and stand under {cfg.split}/sampled/"
-            )
-        session.start_logging(cfg)
-        trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
-        module = KGEModule(model, graph, **ranking_arguments(cfg))
-        queries = 2 * len(whole if sample is None else sample) // trainer.world_size
-        module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
-        data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, 0)
-        metrics, ranks = rank_split(module, trainer, data, cfg.split, sample)
-        if trainer.is_global_zero:
-            write_run(cfg, graph, metrics, ranks, [], session)
-        return metrics
+def load(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel, DictConfig]:
+    """The graph and the model that a question is about, and the config with what they are.
+
+    Raises:
+        UserError: neither a checkpoint nor vectors are given, or both, or they do not fit.
+    """
+    if cfg.checkpoint and any(cfg.embeddings.values()):
+        given = next(name for name, value in cfg.embeddings.items() if value)
+        raise UserError(f"checkpoint and embeddings.{given} are both given: choose one")
+    if cfg.checkpoint:
+        graph, model, cfg = from_checkpoint(cfg, terminal)
+    elif cfg.embeddings.entities:
+        graph, model = from_vectors(cfg, terminal)
+    else:
+        raise UserError("nothing to evaluate: give checkpoint=PATH, or embeddings.entities=FILE with its companions")
+    for line in graph.report.lines():
+        terminal.say(line)
+    return graph, model, cfg
 
 
 def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel, DictConfig]:

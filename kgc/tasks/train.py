@@ -28,10 +28,10 @@ from kgc.tasks.build import (
 )
 from kgc.tasks.check import check_config
 from kgc.tasks.launch import launch, processes_wanted
-from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import resumed_config, resumed_folder
+from kgc.tasks.split_ranks import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 
 
 def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) -> dict[str, float] | None:
