@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from kgc.errors import UserError
 from kgc.paths import config_dir
+from kgc.text import printable
 
 
 def train() -> None:
@@ -72,7 +73,7 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
             mistake = _config_message(error)
         if mistake is None:
             raise
-        print(f"error: {mistake}", file=sys.stderr)
+        print(f"error: {printable(mistake)}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -13,7 +13,8 @@ import yaml
 
 from kgc.data.download import fetch_files
 from kgc.data.formats import read_folder
-from kgc.data.graph import KnowledgeGraph, graph_of, load_graph
+from kgc.data.graph import KnowledgeGraph, graph_of
+from kgc.data.hygiene import check_drop, cleaned
 from kgc.data.reader import Layout
 from kgc.data.splitting import SplitRule, split_table
 from kgc.data.tables import SPLITS, Tables
@@ -43,6 +44,7 @@ def load_dataset(
     source: Mapping[str, Any] | None = None,
     expected: Mapping[str, Any] | None = None,
     check: bool = True,
+    drop: Sequence[str] = (),
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
@@ -53,11 +55,13 @@ def load_dataset(
         source: where it comes from and how its files are read, see conf/dataset; None takes the catalogue's.
         expected: counts and digest that a copy must have; None takes the catalogue's.
         check: False takes a copy with other counts.
+        drop: what is taken out, see `hygiene.cleaned`; after the check.
         entities, relations: the vocabularies of a trained model, see `graph_of`.
 
     Raises:
         UserError: unknown name, failed download, counts that differ from the published ones, or unreadable data.
     """
+    check_drop(drop)
     known = described(name)
     own = Path(os.environ["KGC_DATA"]).expanduser() if os.environ.get("KGC_DATA") else None
     ready = bool(own and Path(name).name == name and (own / name).is_dir())
@@ -68,7 +72,7 @@ def load_dataset(
             "for files of your own use dataset=folder dataset.path=DIR"
         )
     if known is None:
-        return load_graph(own / name, name, entities, relations)
+        return _finish(read_folder(own / name), name, drop, entities, relations)
     source = known["source"] if source is None else source
     expected = known["expected"] if expected is None else expected
     if ready:
@@ -82,10 +86,21 @@ def load_dataset(
     else:
         with resources.as_file(resources.files("kgc.data").joinpath("bundled", name)) as folder:
             tables = read_folder(folder)
-    graph = graph_of(tables, name, entities, relations)
-    if check:
-        _check(graph, folder, expected, entities is None, relations is None)
-    return graph
+    if not check:
+        return _finish(tables, name, drop, entities, relations)
+    graph = graph_of(tables, name) if drop else graph_of(tables, name, entities, relations)
+    _check(graph, folder, expected, bool(drop) or entities is None, bool(drop) or relations is None)
+    return cleaned(graph, drop, entities, relations) if drop else graph
+
+
+def _finish(
+    tables: Tables, name: str, drop: Sequence[str], entities: Vocabulary | None, relations: Vocabulary | None
+) -> KnowledgeGraph:
+    """The graph of label triples, without what `drop` names."""
+    check_drop(drop)
+    if not drop:
+        return graph_of(tables, name, entities, relations)
+    return cleaned(graph_of(tables, name), drop, entities, relations)
 
 
 def _complete(folder: Path, source: Mapping[str, Any]) -> bool:
@@ -136,6 +151,7 @@ def load_folder(
     columns: Sequence[str] | None = None,
     order: str = "hrt",
     literals: str = "drop",
+    drop: Sequence[str] = (),
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
@@ -146,10 +162,12 @@ def load_folder(
         name: of the data set; None takes the folder's.
         format: a key of `formats.FORMATS`; None finds out.
         columns, order, literals: see `reader.Layout`.
+        drop: what is taken out, see `hygiene.cleaned`.
     """
     folder = Path(str(path)).expanduser()
     layout = Layout(columns, order, literals=literals)
-    return load_graph(folder, name or folder.resolve().name, entities, relations, format, layout)
+    tables = read_folder(folder, format, layout)
+    return _finish(tables, name or folder.resolve().name, drop, entities, relations)
 
 
 def load_file(
@@ -163,6 +181,7 @@ def load_file(
     time_column: str | None = None,
     fractions: Sequence[float] = (0.8, 0.1, 0.1),
     seed: int = 0,
+    drop: Sequence[str] = (),
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
@@ -172,9 +191,10 @@ def load_file(
         path: of the file.
         name: of the data set; None takes the file's.
         columns, order, literals: see `reader.Layout`.
-        split, split_column, time_column, fractions, seed: see `splitting.split_table`.
+        split, split_column, time_column, fractions, seed: see `splitting.SplitRule`.
+        drop: what is taken out after the split, see `hygiene.cleaned`.
     """
     file = Path(str(path)).expanduser()
     rule = SplitRule(split, split_column, time_column, fractions, seed)
     tables = split_table(file, Layout(columns, order, rule.extra, literals), rule)
-    return graph_of(tables, name or file.name.split(".")[0], entities, relations)
+    return _finish(tables, name or file.name.split(".")[0], drop, entities, relations)

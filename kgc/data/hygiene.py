@@ -2,8 +2,8 @@
 
 Two relations are redundant if most of the entity pairs of each are pairs of the other, the same way round (duplicates)
 or the other way round (inverses): Akrami et al., "Realistic re-evaluation of knowledge graph completion methods",
-SIGMOD 2020, section 4. A held-out triple whose pair stands in train under a redundant relation is answered by looking it
-up, as in WN18 and FB15k (Toutanova and Chen 2015; Dettmers et al. 2018).
+SIGMOD 2020, section 4. A held-out triple whose pair stands in train under a redundant relation can be looked up, as in
+WN18 and FB15k (Toutanova and Chen 2015; Dettmers et al. 2018).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def redundant_relations(graph: KnowledgeGraph, least: float = REDUNDANT) -> pl.D
     found = []
     for kind, other in (("duplicate", "forward"), ("inverse", "backward")):
         both = pairs.join(pairs, left_on="forward", right_on=other, suffix="_2")
-        both = both.filter(pl.col("relation") < pl.col("relation_2")).group_by("relation", "relation_2").agg(shared=pl.len())
-        found.append(both.with_columns(kind=pl.lit(kind)))
+        both = both.filter(pl.col("relation") < pl.col("relation_2")).group_by("relation", "relation_2")
+        found.append(both.agg(shared=pl.len()).with_columns(kind=pl.lit(kind)))
     table = pl.concat(found).rename({"relation": "first", "relation_2": "second"})
     for name in ("first", "second"):
         table = table.join(sizes, left_on=name, right_on="relation").rename({"size": f"{name}_size"})
@@ -116,7 +116,7 @@ def leaks(graph: KnowledgeGraph, split: str, redundant: pl.DataFrame | None = No
 
 
 def reversed_in_train(graph: KnowledgeGraph, split: str) -> Tensor:
-    """[B] bool: train has the triple the other way round, under the same relation and with other ends than one entity."""
+    """[B] bool: train has the triple the other way round, under the same relation. Loops do not count."""
     size = graph.num_entities
     rows = _keyed(graph.split(split), size).with_row_index("row").filter(pl.col("forward") != pl.col("backward"))
     train = _keyed(graph.train, size)
@@ -188,7 +188,8 @@ def _tables(graph: KnowledgeGraph, only_seen: bool) -> Tables:
     }
     entities, relations = series["head"], series["relation"]
     if only_seen:
-        entities, relations = (part.filter(pl.Series(seen.numpy())) for part, seen in zip((entities, relations), graph.seen, strict=True))
+        in_train = [pl.Series(seen.numpy()) for seen in graph.seen]
+        entities, relations = entities.filter(in_train[0]), relations.filter(in_train[1])
     where = f"{graph.name}, without what dataset.drop names: "
     return Tables(
         frames,
