@@ -161,7 +161,7 @@ def test_a_checkpoint_does_not_say_where_to_fetch_from(tmp_path, monkeypatch):
 
     runs.train(tmp_path / "run", "trainer.max_epochs=1", "test=false")
     content = runs.content(tmp_path / "run" / "checkpoints" / "last.ckpt")
-    source = {"files": {"train.txt": "http://127.0.0.1:9/evil.txt"}, "sha256": None}
+    source = {"files": [{"name": "train.txt", "url": "http://127.0.0.1:9/evil.txt", "sha256": None}]}
     content["kgc"]["config"]["dataset"]["source"] = source
     path = tmp_path / "stranger.ckpt"
     torch.save(content, path)

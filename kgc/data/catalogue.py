@@ -15,7 +15,7 @@ from kgc.data.download import fetch_files
 from kgc.data.formats import read_folder
 from kgc.data.graph import KnowledgeGraph, graph_of
 from kgc.data.hygiene import check_drop, cleaned
-from kgc.data.reader import Layout
+from kgc.data.reader import Layout, find_split
 from kgc.data.splitting import SplitRule, split_table
 from kgc.data.tables import SPLITS, Tables
 from kgc.data.vocabulary import Vocabulary
@@ -77,11 +77,10 @@ def load_dataset(
     expected = known["expected"] if expected is None else expected
     if ready:
         folder = own / name
-        # a ready copy has the three splits or the files of the source
-        tables = _read(folder, source) if _complete(folder, source) else read_folder(folder)
+        tables = _read(folder, source) if _as_published(folder, source) else read_folder(folder)
     elif source.get("files"):
         cache = pooch.os_cache("kgc") / name
-        folder = fetch_files(cache, name, source["files"], source.get("archive"), source.get("sha256"))
+        folder = fetch_files(cache, name, source["files"], source.get("archive"))
         tables = _read(folder, source)
     else:
         with resources.as_file(resources.files("kgc.data").joinpath("bundled", name)) as folder:
@@ -103,9 +102,10 @@ def _finish(
     return cleaned(graph_of(tables, name), drop, entities, relations)
 
 
-def _complete(folder: Path, source: Mapping[str, Any]) -> bool:
-    files = source.get("files") or {}
-    return bool(files) and all((folder / file).is_file() for file in files)
+def _as_published(folder: Path, source: Mapping[str, Any]) -> bool:
+    """A ready copy has three splits of three columns, or else the files as they are published."""
+    files = source.get("files") or []
+    return not find_split(folder, "train") and bool(files) and all((folder / file["name"]).is_file() for file in files)
 
 
 def _read(folder: Path, source: Mapping[str, Any]) -> Tables:
@@ -113,7 +113,7 @@ def _read(folder: Path, source: Mapping[str, Any]) -> Tables:
     layout = Layout(source.get("columns"), source.get("order", "hrt"))
     files = source["files"]
     if len(files) == 1:
-        return split_table(folder / next(iter(files)), layout, SplitRule())
+        return split_table(folder / files[0]["name"], layout, SplitRule())
     return read_folder(folder, source.get("format"), layout)
 
 

@@ -11,7 +11,7 @@ import tarfile
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NoReturn
 from urllib.parse import unquote, urlsplit
@@ -25,7 +25,7 @@ LARGEST = 2**35  # bytes; no file of a data set is larger
 TRIES = 3
 WAIT = 1.0  # seconds before the second try, twice as many before the third
 TIMEOUT = (10, 30)  # seconds until a server answers, and between two pieces
-_PIECE = 1 << 20
+_PIECE = 1 << 16  # what a connection that breaks off may lose of what came
 pooch.get_logger().setLevel("WARNING")  # it would print where each file goes
 
 
@@ -34,35 +34,36 @@ class Broken(Exception):
 
 
 def fetch_files(
-    folder: Path, name: str, files: Mapping[str, str], archive: str | None, sha256: Mapping[str, str] | None
+    folder: Path, name: str, files: Sequence[Mapping[str, Any]], archive: Mapping[str, Any] | None = None
 ) -> Path:
     """Makes the files of a data set be in a folder; a file that is there is complete.
 
     Args:
         folder: in the cache.
         name: of the data set; a mirror (`$KGC_MIRROR`, an address or a folder) has its files in a folder of this name.
-        files: the address of each file; with an archive its name in the archive.
-        archive: address of a `.zip` or `.tar.*` with all of them; it is removed when they are out.
-        sha256: of each file downloaded, by its name, of the archive under `archive`; None: not known.
+        files: `name` in the cache, and `url` with `sha256` (None: not known), or with an archive `member` in it.
+        archive: `url` and `sha256` of a `.zip` or `.tar.*` with all of them; it is removed when they are out.
 
     Raises:
         UserError: what went wrong, and how to get the files in another way.
     """
-    for target in files:
-        if PurePosixPath(target).is_absolute() or ".." in PurePosixPath(target).parts or "\\" in target:
-            raise UserError(f"{name}: the file name {target!r} leads out of the cache")
-    known = sha256 or {}
+    for file in files:
+        target = PurePosixPath(file["name"])
+        if target.is_absolute() or ".." in target.parts or "\\" in file["name"]:
+            raise UserError(f"{name}: the file name {file['name']!r} leads out of the cache")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            missing = [target for target in files if not (folder / target).is_file()]
+            missing = {
+                file["name"]: file["member"] for file in files if archive and not (folder / file["name"]).is_file()
+            }
             if archive is None:
-                for target in files:
-                    _fetch(name, files[target], folder, target, known.get(target))
+                for file in files:
+                    _fetch(name, file["url"], folder, file["name"], file["sha256"])
             elif missing:
-                packed = f".{Path(unquote(urlsplit(archive).path)).name}"
-                _fetch(name, archive, folder, packed, known.get("archive"))
-                unpack(folder / packed, {target: files[target] for target in missing}, folder)
+                packed = f".{Path(unquote(urlsplit(archive['url']).path)).name}"
+                _fetch(name, archive["url"], folder, packed, archive["sha256"])
+                unpack(folder / packed, missing, folder)
                 (folder / packed).unlink()
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -175,6 +176,7 @@ class _Resuming:
             if whole is not None and whole > LARGEST:
                 raise Broken(f"{whole:,} bytes, more than any data set has")
             version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+            answer.raw.enforce_content_length = False  # what came of a piece is kept; the size is compared below
             self.mark.write_text("" if version.startswith("W/") else version)
             size = have if rest else 0
             with self.part.open("ab" if rest else "wb") as file, _progress(url, whole, size) as advance:

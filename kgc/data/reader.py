@@ -209,8 +209,7 @@ def _read_text(path: Path, layout: Layout) -> tuple[pl.DataFrame, pl.Series]:
     fields = split_fields(path, records, separator, names, separator == ",")
     frame = fields.select(pl.col(name).alias(column) for column, name in wanted.items())
     if columns == _APOC:  # the nodes of the graph come first, in the same table
-        triple = pl.any_horizontal(pl.col(*COLUMNS) != "")
-        frame, records = frame.with_columns(records["line"]).filter(triple), records
+        frame = frame.with_columns(records["line"]).filter(pl.any_horizontal(pl.col(*COLUMNS) != ""))
         return frame.drop("line"), frame["line"]
     return frame, records["line"]
 

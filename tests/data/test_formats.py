@@ -308,6 +308,10 @@ def test_tsv_with_named_columns_and_order(tmp_path):
     assert labelled(load_folder(tmp_path, columns=["h", "r", "t"]))["train"] == [("a", "b", "c")]
     (tmp_path / "train.tsv").write_text("a\tc\tb\n")
     assert labelled(load_folder(tmp_path, order="htr"))["train"] == [("a", "b", "c")]
+    (tmp_path / "train.tsv").write_text("7\ta\tb\tc\t0.5\n")
+    assert labelled(load_folder(tmp_path, order="-hrt-"))["train"] == [("a", "b", "c")]
+    expected = f"{tmp_path}/train.tsv:1: 5 columns, expected 4: head, relation, tail, -"
+    assert message(load_folder, tmp_path, order="hrt-") == expected
 
 
 def test_parquet_columns_by_name(tmp_path):
