@@ -159,7 +159,8 @@ def cleaned(
 
     if "duplicates" in drop:
         for split in SPLITS:
-            first = _keyed(parts[split], graph.num_entities).select("relation", "forward").is_first_distinct()
+            triple = pl.struct("relation", "forward")
+            first = _keyed(parts[split], graph.num_entities).select(triple.is_first_distinct()).to_series()
             keep(split, torch.from_numpy(first.to_numpy().copy()), "duplicates")
     if "leaks" in drop:
         before, redundant = current(), redundant_relations(graph)

@@ -23,13 +23,14 @@ SAFE_SIZE = 2**30
 SAFE_RATIO = 100
 # No name is longer than this many bytes; a longer "label" is another file than the user meant.
 LONGEST_FIELD = 2**20
+LONGEST_LINE = 2**24
 
 
 def read_lines(path: Path) -> pl.Series:
     """The lines of a plain or compressed text file; empty lines at the end are dropped.
 
     Raises:
-        UserError: no such file, damaged or suspiciously dense compression, or not UTF-8.
+        UserError: no such file, damaged or suspiciously dense compression, an endless line, or not UTF-8.
     """
     path = Path(path)
     if not path.is_file():
@@ -49,6 +50,11 @@ def read_lines(path: Path) -> pl.Series:
     except OSError as error:
         raise UserError(f"{path}: cannot be read, it looks damaged or cut off ({error})") from error
     if len(lines):
+        sizes = lines.str.len_bytes()
+        if sizes.max() > LONGEST_LINE:
+            line = sizes.arg_max()
+            need = f"a line of triples has at most {LONGEST_LINE:,}"
+            raise UserError(f"{path}:{line + 1}: {sizes[line]:,} bytes without a line end; {need}")
         check_utf16(path, lines[0])
         if lines[0].startswith("\ufeff"):
             lines = pl.concat([pl.Series("text", [lines[0][1:]]), lines[1:]])

@@ -48,7 +48,7 @@ triples = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(triples=triples, seed=st.integers(0, 5), way=st.sampled_from(["transductive", "inductive"]))
 def test_nothing_is_lost_and_the_order_of_lines_is_nothing(triples, seed, way):
     with tempfile.TemporaryDirectory() as folder:
