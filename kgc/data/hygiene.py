@@ -138,6 +138,8 @@ def cleaned(
 ) -> KnowledgeGraph:
     """A graph without what `drop` names, in the order of `DROPS`; `unseen` also shortens the vocabularies.
 
+    Which relations are redundant is found out before anything is taken out.
+
     Args:
         graph: in its own vocabularies.
         drop: of `DROPS`.
