@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from kgc.errors import Alert, UserError
 from kgc.paths import config_dir
+from kgc.text import printable
 
 
 def train() -> None:
@@ -95,7 +96,7 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         _report(trials)
         sys.exit(130)
     except Exception as error:  # a word that Hydra could not make sense of, or a folder that it could not make
-        print(f"error: {find_mistake(error) or _config_message(error)}", file=sys.stderr)
+        print(f"error: {printable(find_mistake(error) or _config_message(error))}", file=sys.stderr)
         sys.exit(2)
     code = _report(trials)
     if code:
@@ -115,7 +116,7 @@ def _report(trials: list[Trial]) -> int:
         if trial.error is None:
             continue
         if isinstance(trial.error, Alert):
-            print(f"alert: {trial.error}", file=sys.stderr)
+            print(f"alert: {printable(str(trial.error))}", file=sys.stderr)
             code = code or 3
             continue
         mistake = _mistake(trial.error)
@@ -125,7 +126,8 @@ def _report(trials: list[Trial]) -> int:
             traceback.print_exception(trial.error)
         own = " ".join(word for word in trial.words if word not in shared)
         where = "" if trial.number is None else f"trial {trial.number}{f' ({own})' if own else ''}: "
-        print(f"error: {where}{mistake or f'{type(trial.error).__name__}: {trial.error}'}", file=sys.stderr)
+        said = mistake or f"{type(trial.error).__name__}: {trial.error}"
+        print(f"error: {printable(f'{where}{said}')}", file=sys.stderr)
         code = 1 if mistake is None or code == 1 else 2
     return code
 

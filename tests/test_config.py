@@ -53,7 +53,8 @@ def test_promised_keys():
 def test_every_choice_composes(path):
     word = f"{path.parent.name}={path.stem}"
     command = "evaluate" if path.parent.name == "task" else "train"
-    cfg = composed(command, word, *(["dataset.path=somewhere"] if word == "dataset=folder" else []))
+    needed = ["dataset.path=somewhere"] if word in ("dataset=folder", "dataset=file") else []
+    cfg = composed(command, word, *needed)
     assert cfg.hydra.runtime.choices[path.parent.name] == path.stem
     for key in cfg:
         if key != "hydra" and isinstance(cfg[key], DictConfig):

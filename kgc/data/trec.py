@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kgc.data.reader import read_lines
+from kgc.data.lines import read_lines
 from kgc.errors import UserError
 
 _QRELS = ("query", "iteration", "document", "grade")

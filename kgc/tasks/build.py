@@ -129,6 +129,8 @@ def _read(path: str) -> Checkpoint:
         raise UserError(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
+    if isinstance(config.dataset, DictConfig):
+        config.dataset.pop("source", None)  # nothing is fetched from where a stranger's file says: the catalogue knows
     return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs, tuple(lacks))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +16,7 @@ from kgc.console import Terminal
 from kgc.data.catalogue import companion
 from kgc.data.graph import KnowledgeGraph, triples_by_id
 from kgc.data.known import KnownAnswers
-from kgc.data.reader import read_triples
+from kgc.data.reader import locate, read_triples
 from kgc.errors import UserError
 from kgc.metrics import classification
 from kgc.metrics.breakdown import macro
@@ -173,7 +174,7 @@ def _negatives(
     if path is None:
         path = companion(graph.name, f"{split}_negatives", cfg.dataset.get("path"))
     if path is not None:
-        triples = triples_by_id(read_triples(path), path, graph.entities, graph.relations)
+        triples = triples_by_id(read_triples(path), partial(locate, path), graph.entities, graph.relations)
         if not len(triples):
             raise UserError(f"{path}: there are no triples in it")
         terminal.say(f"negatives  {split}: {len(triples):,} from {path}")
