@@ -17,6 +17,7 @@ from kgc.data.hygiene import REDUNDANT, degrees, leaks, redundant_relations, rel
 from kgc.data.tables import SPLITS
 from kgc.errors import UserError
 from kgc.tasks.build import build_graph
+from kgc.tasks.evaluate import inference_folder
 from kgc.tasks.output import Session, run_facts, write_answers
 
 LISTED = 60  # relations and pairs of relations in the page; the files have all
@@ -36,6 +37,8 @@ def inspect(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: no data set, or a mistake in it.
     """
+    if inference_folder(cfg) is not None:
+        raise UserError("dataset.inference goes with checkpoint=PATH; task=inspect dataset=folder dataset.path=DIR")
     if cfg.dataset is None:
         raise UserError("task=inspect: dataset=… is needed")
     with Session(run_dir, "evaluate.log") as session:
