@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hydra.utils import get_class, get_method
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
@@ -99,7 +99,8 @@ def inference_folder(cfg: DictConfig) -> str | None:
     Raises:
         UserError: a data set is given as well.
     """
-    inference = cfg.dataset.pop("inference", None) if cfg.dataset else None
+    with open_dict(cfg):
+        inference = cfg.dataset.pop("inference", None) if cfg.dataset else None
     if not cfg.dataset:
         cfg.dataset = None
     elif inference is not None:
