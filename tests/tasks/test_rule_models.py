@@ -121,7 +121,7 @@ def test_a_learned_run_is_evaluated_and_lists_its_rules(tmp_path):
     assert len(rules) == 2 * 55 * 20
     metrics = runs.evaluate(tmp_path / "again", f"checkpoint='{tmp_path / 'run' / 'checkpoints' / 'best.ckpt'}'")
     assert runs.digits(metrics, "test") == runs.digits(runs.metrics(tmp_path / "run"), "test")
-    with pytest.raises(UserError, match="train it by objective=one_vs_all"):
+    with pytest.raises(UserError, match="choose objective=one_vs_all"):
         trained(tmp_path / "other", [*LEARNED, "objective=k_vs_all"])
     with pytest.raises(UserError, match="task=explain: DRUM has no rules"):
         explained(tmp_path / "run", tmp_path / "explained", "[usa,embassy,uk]")
