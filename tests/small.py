@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+# Models that have no vectors of entities, which pools and products could compare.
+WITHOUT_VECTORS = ("drum", "nbfnet", "rules")
+
 SMALL: dict[str, dict[str, int]] = {
     "conve": {"height": 1, "channels": 3, "kernel": 2},
     "hitter": {"layers": 1, "heads": 2, "width": 6},
