@@ -156,11 +156,11 @@ class InBatch(Proposal):
     def __init__(self, log_q: bool = False):
         super().__init__()
         self.log_q = log_q
-        self.train = Triples.empty()
+        self.answered = Triples.empty()
         self.frequency: dict[Side | None, Tensor] = {}  # [E] log P(e); None: over both ends
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
-        self.train = graph.train.to(device)
+        self.answered = graph.train.to(device)
         if self.log_q:
             count = {s: torch.bincount(graph.train.target(s), minlength=graph.num_entities).double() for s in Side}
             tables = count | {None: count[Side.HEAD] + count[Side.TAIL]}
@@ -177,10 +177,10 @@ class InBatch(Proposal):
 
     def another(self, side: Side | Tensor, generator: torch.Generator) -> Tensor:
         """[1] the right answer of a triple of train at the asked end of a single query."""
-        triple = torch.randint(len(self.train), (1,), generator=generator, device=generator.device)
+        triple = torch.randint(len(self.answered), (1,), generator=generator, device=generator.device)
         if isinstance(side, Side):
-            return self.train.target(side)[triple]
-        return torch.where(side == Side.HEAD, self.train.head[triple], self.train.tail[triple])
+            return self.answered.target(side)[triple]
+        return torch.where(side == Side.HEAD, self.answered.head[triple], self.answered.tail[triple])
 
 
 class Typed(Proposal):
