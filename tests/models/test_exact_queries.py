@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
-from test_contract import CASES, E, R, every_model, mixed_queries, spread
+from test_contract import CASES, E, R, mixed_queries, spread
 
 from kgc.models.algebra import bilinear_queries, circular_convolution, circular_correlation, row_by_row
+from kgc.models.encoded import EncodedModel
 from kgc.models.similarity import Dot
 from kgc.types import Queries, Side
 
@@ -30,12 +31,13 @@ def test_a_query_vector_does_not_depend_on_its_company(case):
         assert torch.equal(model.exact_query_vectors(part), together[mine])
 
 
-@every_model
+@pytest.mark.parametrize("case", [case for case in CASES if case.build().similarity.certified], ids=str)
 def test_exact_query_vectors_are_query_vectors(case):
     model = spread(case.build()).eval()
     queries = mixed_queries(40)
     exact = model.exact_query_vectors(queries)
-    torch.testing.assert_close(exact, model.double().query_vectors(queries), rtol=1e-12, atol=1e-12)
+    near = 1e-5 if isinstance(model, EncodedModel) else 1e-12  # an encoder's table is rounded to fp32
+    torch.testing.assert_close(exact, model.double().query_vectors(queries), rtol=near, atol=near)
     assert len(exact) == 40
     assert int(queries.anchor.max()) < E
     assert int(queries.relation.max()) < R
