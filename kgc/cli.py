@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from kgc.errors import UserError
+from kgc.errors import Alert, UserError
 from kgc.paths import config_dir
+from kgc.text import printable
 
 
 def train() -> None:
@@ -61,6 +63,13 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
     # Hydra prints errors of its own and exits with 1; with this it raises them, and they become one line below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
+    # To Hydra a bare comma is a sweep; queries.sample=2p:100,2i:100 is one value.
+    sys.argv[1:] = [
+        f"{key}='{value}'" if key == "queries.sample" and re.fullmatch(r"\w+:\d+(,\w+:\d+)+", value) else word
+        for word in sys.argv[1:]
+        for key, _, value in [word.partition("=")]
+    ]
+
     trials: list[Trial] = []
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)
@@ -87,7 +96,7 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         _report(trials)
         sys.exit(130)
     except Exception as error:  # a word that Hydra could not make sense of, or a folder that it could not make
-        print(f"error: {find_mistake(error) or _config_message(error)}", file=sys.stderr)
+        print(f"error: {printable(find_mistake(error) or _config_message(error))}", file=sys.stderr)
         sys.exit(2)
     code = _report(trials)
     if code:
@@ -95,7 +104,8 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
 
 
 def _report(trials: list[Trial]) -> int:
-    """Says on stderr what ended each failed trial; the exit code: 0, 2 for the user's mistakes, 1 if others are there.
+    """Says on stderr what ended each failed trial; the exit code: 0, 3 for alerts, 2 for the user's mistakes, 1 if
+    others are there.
 
     A trial is named by its number and the words that not all trials have. A fault of ours is raised, with its
     traceback, where it is the only run.
@@ -105,6 +115,10 @@ def _report(trials: list[Trial]) -> int:
     for trial in trials:
         if trial.error is None:
             continue
+        if isinstance(trial.error, Alert):
+            print(f"alert: {printable(str(trial.error))}", file=sys.stderr)
+            code = code or 3
+            continue
         mistake = _mistake(trial.error)
         if mistake is None and trial.number is None:
             raise trial.error
@@ -112,7 +126,8 @@ def _report(trials: list[Trial]) -> int:
             traceback.print_exception(trial.error)
         own = " ".join(word for word in trial.words if word not in shared)
         where = "" if trial.number is None else f"trial {trial.number}{f' ({own})' if own else ''}: "
-        print(f"error: {where}{mistake or f'{type(trial.error).__name__}: {trial.error}'}", file=sys.stderr)
+        said = mistake or f"{type(trial.error).__name__}: {trial.error}"
+        print(f"error: {printable(f'{where}{said}')}", file=sys.stderr)
         code = 1 if mistake is None or code == 1 else 2
     return code
 
@@ -139,10 +154,12 @@ def find_mistake(error: BaseException | None) -> str | None:
 
 def _config_message(error: Exception) -> str:
     """Hydra's and OmegaConf's messages, several lines long, as one line; the cause says more than the wrapper."""
-    from kgc.tasks.groups import wrong_choice
+    from kgc.tasks.groups import listed, wrong_choice
 
     if "Config group override must be" in str(error) and (message := wrong_choice(sys.argv[1:])):
         return message
+    if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", str(error)):
+        return f"{found[1]}={found[2]}: no such choice of the group {found[1]}; it has {listed(*found.groups())}"
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}; choose another folder by hydra.run.dir=DIR"
     cause = error

@@ -15,6 +15,8 @@ from pytorch_lightning.callbacks import Checkpoint
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from kgc.text import printable
+
 _LOG_WIDTH = 120
 _SECONDS_A_LINE = 10.0
 
@@ -37,7 +39,9 @@ class Terminal:
         return self.screen.is_terminal and not self.screen.quiet
 
     def say(self, what: RenderableType) -> None:
-        """Shows a line or a table. Text is shown as it is: square brackets in labels are no markup."""
+        """Shows a line or a table. Square brackets in labels are no markup, and escape codes in them are taken out."""
+        if isinstance(what, str):
+            what = printable(what)
         for console in (self.screen, self._log):
             if console is self._log and self.log_file is None:
                 continue
@@ -48,7 +52,7 @@ class Terminal:
     def note(self, what: str) -> None:
         """Writes a line to the log file only."""
         if self.log_file:
-            self._log.print(what, markup=False)
+            self._log.print(printable(what), markup=False)
 
     @contextlib.contextmanager
     def capture(self) -> Iterator[None]:

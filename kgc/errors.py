@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The entry points print it as one line, `error: …`, and exit with code 2; no traceback is shown.
     """
+
+
+class Alert(Exception):
+    """A finding that the user asked to be warned of; the entry points print it and exit with code 3."""

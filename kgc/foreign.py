@@ -3,6 +3,7 @@
 Layouts: entities of DistMult, TransE and TransH, and relations of the first two, one real vector; ComplEx entities and
 relations, and RotatE entities, [real half | imaginary half]; RotatE relations phases in radians, half as wide as an
 entity; TransH relations [translation | normal], twice as wide. Those of other models stand in their class's docstring.
+Models with weights beside the two tables cannot be made so.
 """
 
 from __future__ import annotations

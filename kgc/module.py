@@ -84,9 +84,12 @@ class KGEModule(LightningModule):
     def known(self) -> KnownAnswers:
         """The filter of evaluation, on this device, built once."""
         if self._known is None:
-            triples = Triples.cat([self.graph.split(name) for name in self.filter_splits] or [Triples.empty()])
-            self._known = KnownAnswers(triples.to(self.device), self.graph.num_entities, self.graph.num_relations)
+            self.filter_by(Triples.cat([self.graph.split(name) for name in self.filter_splits] or [Triples.empty()]))
         return self._known
+
+    def filter_by(self, triples: Triples) -> None:
+        """Leaves these triples out of the competition, instead of those of `filter_splits`."""
+        self._known = KnownAnswers(triples.to(self.device), self.graph.num_entities, self.graph.num_relations)
 
     # Training.
 
@@ -119,7 +122,8 @@ class KGEModule(LightningModule):
     def training_step(self, index: Tensor, batch_idx: int) -> Tensor:
         batches, together = self.trainer.train_dataloader, self.trainer.accumulate_grad_batches
         step = self.current_epoch * len(batches) + batch_idx
-        loss = self.objective.loss(self.model, index, step, self._generator)
+        with self.model.one_pass():
+            loss = self.objective.loss(self.model, index, step, self._generator)
         self._loss_sum = self._loss_sum + loss.detach().to(self._loss_sum) * len(index)
         self._examples += len(index)
         if together == 1:
@@ -218,6 +222,10 @@ class KGEModule(LightningModule):
                     raise failure
 
     def on_validation_epoch_start(self) -> None:
+        if self.trainer.world_size > 1:
+            # Statistics of the last batch differ from process to process; those of the first are saved.
+            for statistics in self.model.buffers():
+                torch.distributed.broadcast(statistics, 0)
         self.start_ranking(self.graph.valid)
 
     def validation_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
@@ -15,10 +16,11 @@ from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss
 from kgc.losses.pairwise import PairwiseLoss
 from kgc.losses.regularizers import Lp
 from kgc.models.base import KGEModel
+from kgc.models.path_model import PathModel
 from kgc.models.similarity import Dot
 from kgc.relation_prediction import relation_cross_entropy
 from kgc.sampling.sampler import NegativeSampler
-from kgc.types import Queries, Side, Triples
+from kgc.types import Negatives, Queries, Side, Triples, rows_of_pools
 
 
 class Objective(nn.Module):
@@ -128,25 +130,37 @@ class NegativeSampling(Objective):
         total = torch.zeros((), device=index.device)
         sides = 0
         for queries, target, negatives in self.sampler.draw(triples, step, generator, model, self.epoch):
-            anchor = model.entity_vectors(queries.anchor)  # [B, D]
-            relation = model.relation_vectors(model.relation_rows(queries))  # [B, Dr]
-            answer = model.candidate_vectors(target.unsqueeze(-1))  # [B, 1, D]
-            query = model.combine(queries, anchor, relation)  # [B, Dq]
-            positive = model.logits(model.similarity(query, answer)).squeeze(-1)  # [B]
-            scores = model.compare(query, negatives.candidates)  # [B, K] or [B, N]
-            negative = model.logits(scores)
+            positive, scores, penalty = self._contrast(model, triples, queries, target, negatives)
+            positive, negative = model.logits(positive), model.logits(scores)
             if negatives.log_q is not None:
                 positive = positive - negatives.log_q[target]
                 negative = negative - negatives.log_q[negatives.candidates]
             weights = self.sampler.weights(negative, negatives.known)
             losses = self.pairwise(positive, negative, weights, negatives.known)  # [B]
             total = total + weighted_mean(losses, triple_weights)
-            total = total + self.penalty(model, anchor, relation, answer.squeeze(1), queries)
+            total = total + penalty
             learning = self.sampler.proposal.loss(negatives, scores)
             if learning is not None:
                 total = total + learning
             sides += 1
         return total / sides
+
+    def _contrast(
+        self, model: KGEModel | PathModel, triples: Triples, queries: Queries, target: Tensor, negatives: Negatives
+    ) -> tuple[Tensor, Tensor, Tensor | float]:
+        """[B] scores of the targets, [B, K] or [B, N] of the negatives, and the penalty of the vectors."""
+        if isinstance(model, PathModel):
+            refuse_penalty(self.regularizer, model)
+            scores = model.score_without(queries, triples)  # [B, E]
+            candidates = rows_of_pools(negatives.candidates, len(queries))
+            return scores.gather(1, target.unsqueeze(-1)).squeeze(-1), scores.gather(1, candidates), 0.0
+        anchor = model.entity_vectors(queries.anchor)  # [B, D]
+        relation = model.relation_vectors(model.relation_rows(queries))  # [B, Dr]
+        answer = model.entity_vectors(target.unsqueeze(-1))  # [B, 1, D]
+        query = model.combine(queries, anchor, relation)  # [B, Dq]
+        positive = model.similarity(query, model.candidate(answer)).squeeze(-1)  # [B]
+        scores = model.compare(query, negatives.candidates)  # [B, K] or [B, N]
+        return positive, scores, self.penalty(model, anchor, relation, answer.squeeze(1), queries)
 
 
 class OneVsAll(Objective):
@@ -173,6 +187,8 @@ class OneVsAll(Objective):
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
         triples = self.triples[index]
+        if isinstance(model, PathModel):
+            return self._path_loss(model, triples)
         vectors, targets, penalty = [], [], 0.0
         for side in Side:
             queries, target = triples.queries(side), triples.target(side)
@@ -188,6 +204,19 @@ class OneVsAll(Objective):
         if self.relation_weight:
             loss = loss + self.relation_weight * relation_cross_entropy(model, triples)
         return loss
+
+    def _path_loss(self, model: PathModel, triples: Triples) -> Tensor:
+        refuse_penalty(self.regularizer, model)
+        if self.relation_weight:
+            raise UserError(
+                f"objective.relation_weight={self.relation_weight}: {type(model).__name__} would walk the graph once "
+                "for each pair of a triple and a relation; set it to 0"
+            )
+        side = torch.tensor(list(Side), device=triples.head.device).repeat_interleave(len(triples))
+        queries = Queries(torch.cat([triples.tail, triples.head]), triples.relation.repeat(2), side)
+        scores = model.score_without(queries, triples).float()
+        target = torch.cat([triples.head, triples.tail])
+        return F.cross_entropy(scores, target, label_smoothing=self.label_smoothing)
 
 
 class KVsAll(Objective):
@@ -219,6 +248,11 @@ class KVsAll(Objective):
         return examples * model.num_entities
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
+        if isinstance(model, PathModel):
+            raise UserError(
+                f"objective=k_vs_all: {type(model).__name__} would have to find all answers of a query on a graph "
+                "without any of them; choose objective=one_vs_all or negative_sampling"
+            )
         queries = self.queries[index]
         row, answer = self.known.answers(queries)  # [M], [M]
         anchor = model.entity_vectors(queries.anchor)
@@ -229,6 +263,14 @@ class KVsAll(Objective):
         if self.regularizer is not None:
             loss = loss + self.penalty(model, anchor, relation, model.entity_vectors(answer), queries, row)
         return loss
+
+
+def refuse_penalty(regularizer: Lp | None, model: PathModel) -> None:
+    if regularizer is not None:
+        raise UserError(
+            f"regularizer: it penalises vectors of entities, which {type(model).__name__} has not; choose "
+            "regularizer=none (optimizer.weight_decay holds its weights down)"
+        )
 
 
 def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:

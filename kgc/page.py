@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-import re
+
+from kgc.text import printable
 
 
 def document(title: str, parts: list[str]) -> str:
@@ -25,14 +26,9 @@ def table(header: list[str], rows: list[list[str]], kind: str = "numbers") -> st
     )
 
 
-# ECMA-48 control sequences (colours, cursor), then operating-system commands such as a window title.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
-
-
 def text(value: object) -> str:
     """Text from outside, fit for an HTML page: escape codes and control characters removed, marks escaped."""
-    return html.escape(_CONTROLS.sub("", _ESCAPES.sub("", str(value))))
+    return html.escape(printable(value))
 
 
 def label(value: object, longest: int = 200) -> str:

@@ -42,23 +42,32 @@ def line_chart(x: np.ndarray, y: np.ndarray, *, x_label: str, y_label: str, alt:
 def rank_histogram(ranks: dict[str, np.ndarray], *, alt: str) -> str:
     """Share of queries whose rank falls in [1, 2), [2, 4), [4, 8), …, side by side for each series.
 
-    Bins of equal width on the logarithmic axis, and none between two whole ranks: no bin is empty by construction.
-
     Args:
         ranks: realistic ranks [n] >= 1 by series, named `head` and `tail`.
     """
-    figure, axes = _new_axes("rank (each bin doubles)", "share of queries")
-    bins = 1 + int(np.log2(max(values.max() for values in ranks.values())))
+    return doubling_histogram(ranks, x_label="rank (each bin doubles)", y_label="share of queries", alt=alt)
+
+
+def doubling_histogram(series: dict[str, np.ndarray], *, x_label: str, y_label: str, alt: str) -> str:
+    """Share of values in [1, 2), [2, 4), [4, 8), …, side by side for each series.
+
+    Bins of equal width on the logarithmic axis, and none between two whole numbers: no bin is empty by construction.
+
+    Args:
+        series: values [n] >= 1 by series, named `head` and `tail`; n >= 1.
+    """
+    figure, axes = _new_axes(x_label, y_label)
+    bins = 1 + int(np.log2(max(values.max() for values in series.values())))
     edges = 2.0 ** np.arange(bins + 1)
-    width = 0.84 / len(ranks)
-    for position, (side, values) in enumerate(ranks.items()):
+    width = 0.84 / len(series)
+    for position, (side, values) in enumerate(series.items()):
         share = np.histogram(values, bins=edges)[0] / len(values)
         left = 2.0 ** (np.arange(bins) + 0.08 + position * width)
         axes.bar(left, share, width=left * (2**width - 1), align="edge", color=_SERIES[side], label=side, linewidth=0)
     axes.set_xscale("log", base=2)
     axes.set_xlim(1, max(edges[-1], 4))
     _log_ticks(axes, edges[:: 1 + bins // 8])
-    return _finish_shares(figure, axes, alt, location="upper right", one_series=len(ranks) == 1)
+    return _finish_shares(figure, axes, alt, location="upper right", one_series=len(series) == 1)
 
 
 def hits_curve(ranks: dict[str, np.ndarray], *, alt: str) -> str:

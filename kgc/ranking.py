@@ -89,9 +89,14 @@ class RankingOptions:
         if self.nonfinite not in ("error", "worst"):
             raise UserError(f"ranking.nonfinite={self.nonfinite}: choices are error, worst")
 
-    def shape(self, num_entities: int, device: torch.device) -> tuple[int, int]:
-        """The (rows, columns) of every block of scores, where they are not measured."""
+    def shape(self, num_entities: int, device: torch.device, whole_rows: bool = False) -> tuple[int, int]:
+        """The (rows, columns) of every block of scores, where they are not measured.
+
+        `whole_rows`: a scorer makes the scores of all entities at once; blocks are as wide, and have fewer rows.
+        """
         rows, cells = DEFAULT.get(device.type, DEFAULT["cpu"])
+        if whole_rows:
+            return self.batch or max(1, min(rows, cells // num_entities)), min(self.block or num_entities, num_entities)
         rows = self.batch or rows
         return rows, width(num_entities, rows, cells, self.block)
 
@@ -138,7 +143,7 @@ def rank_queries(
         known.contains(queries, targets.unsqueeze(-1)).squeeze(-1) if known else torch.zeros_like(targets, dtype=bool)
     )
     results = [torch.empty_like(targets) for _ in range(4)]
-    shape = options.shape(scorer.num_entities, device)
+    shape = options.shape(scorer.num_entities, device, getattr(scorer, "whole_rows", False))
     sizes = _sizes(scorer, options, len(rows), device)
     order = torch.argsort(row_of_query, stable=True)
     sorted_rows = row_of_query[order].cpu()
@@ -291,10 +296,12 @@ def _out_of_memory(error: Exception) -> bool:
 @contextlib.contextmanager
 def exact_arithmetic(device: torch.device) -> Iterator[None]:
     """Autocast and TF32 off: ranks are computed in full fp32."""
-    precision = torch.get_float32_matmul_precision()
+    precision, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     try:
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = convolutions

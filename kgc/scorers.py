@@ -1,4 +1,4 @@
-"""Scorers made of what a user has: a function of triples, or a matrix of ready scores."""
+"""Scorers made of what a user has: a function of triples, a matrix of ready scores, or two tables of vectors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from kgc.errors import UserError
+from kgc.models.algebra import without_denormals
+from kgc.models.similarity import Similarity
 from kgc.types import Queries, Side
 
 # Triples that a function is asked for at once: with vectors of 256 floats 2^17 of them are 128 MiB a column.
@@ -139,3 +141,47 @@ class MatrixScorer:
                 f"relation {int(queries.relation[i])}"
             )
         return self._row[place]
+
+
+class VectorScorer:
+    """A scorer made of query vectors and candidate vectors; question i is `VectorScorer.queries(i)`.
+
+    Args:
+        queries: [Q, D] float32.
+        candidates: [N, D] float32 on the same device; not copied.
+        similarity: compares them.
+
+    Raises:
+        UserError: the widths differ.
+    """
+
+    def __init__(self, queries: Tensor, candidates: Tensor, similarity: Similarity):
+        if queries.shape[-1] != candidates.shape[-1]:
+            raise UserError(f"queries have {queries.shape[-1]} numbers, candidates {candidates.shape[-1]}")
+        self.num_entities, self.dim = candidates.shape
+        self.vectors = queries
+        self.table = candidates
+        self.similarity = similarity
+
+    @staticmethod
+    def queries(index: Tensor) -> Queries:
+        """The questions of [B] rows of the query table: what tells them apart is the relation."""
+        return Queries(torch.zeros_like(index), index, Side.TAIL)
+
+    def query_vectors(self, queries: Queries) -> Tensor:
+        """[B, D]."""
+        return self.vectors[queries.relation]
+
+    def exact_query_vectors(self, queries: Queries) -> Tensor:
+        """[B, D] float64, denormals as 0."""
+        return without_denormals(self.query_vectors(queries)).double()
+
+    def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
+        """[N, D], [n, D] or [B, K, D]."""
+        if isinstance(candidates, range):
+            return self.table[candidates.start : candidates.stop]
+        return self.table if candidates is None else self.table[candidates]
+
+    def score(self, queries: Queries, candidates: Tensor | range | None = None) -> Tensor:
+        """[B, N], [B, len(range)] or [B, K] scores; see `kgc.types.Scorer`."""
+        return self.similarity(self.query_vectors(queries), self.candidate_vectors(candidates))

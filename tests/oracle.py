@@ -7,7 +7,9 @@ counted in a loop, and metrics are exact fractions that are rounded once at the 
 from __future__ import annotations
 
 import cmath
+import functools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -108,6 +110,36 @@ def adjusted_mean_rank_index(results: Sequence[Rank]) -> Fraction:
     return 1 - average(result.under("realistic") - 1 for result in results) / chance
 
 
+VALUES: dict[str, Callable[[Fraction, int], Fraction]] = {
+    "mr": lambda rank, _: Fraction(rank),
+    "mrr": lambda rank, _: 1 / Fraction(rank),
+    "hits": lambda rank, k: Fraction(rank <= k),
+}
+
+
+@functools.cache
+def moments(metric: str, candidates: int, k: int) -> tuple[Fraction, Fraction]:
+    """Mean and variance of a metric over the ranks 1 … candidates, each as likely as any other."""
+    values = [VALUES[metric](Fraction(rank), k) for rank in range(1, candidates + 1)]
+    return average(values), average(x * x for x in values) - average(values) ** 2
+
+
+def in_relation_to_chance(results: Sequence[Rank], hits: Sequence[int]) -> dict[str, Fraction | float]:
+    """Adjusted and standardised metrics."""
+    values: dict[str, Fraction | float] = {}
+    for metric, k in [("mr", 0), ("mrr", 0), *(("hits", k) for k in hits)]:
+        name = f"hits@{k}" if k else metric
+        chances = [moments(metric, result.candidates, k) for result in results]
+        expected, spread = average(mean for mean, _ in chances), sum(variance for _, variance in chances)
+        got = average(VALUES[metric](result.under("realistic"), k) for result in results)
+        if metric != "mr" and expected != 1:
+            values[f"adjusted_{name}"] = (got - expected) / (1 - expected)
+        if spread:
+            z = float(got - expected) / math.sqrt(spread / len(results) ** 2)
+            values[f"z_{name}"] = -z if metric == "mr" else z
+    return values
+
+
 def metrics(results: Sequence[Rank], sides: Sequence[int], hits: Sequence[int]) -> dict[str, float]:
     """Every metric of a split, from the definitions; a side without queries has none."""
 
@@ -125,6 +157,13 @@ def metrics(results: Sequence[Rank], sides: Sequence[int], hits: Sequence[int]) 
         values |= basic(f"{rule}/", [result.under(rule) for result in results])
     values["expected/mrr"] = average(mean_reciprocal_rank(result.places()) for result in results)
     values |= {f"expected/hits@{k}": average(hits_at(result.places(), k) for result in results) for k in hits}
+    values |= {
+        f"mrr@{k}": average(1 / Fraction(place) if place <= k else Fraction(0) for place in realistic) for k in hits
+    }
+    if results:
+        values["median_rank"] = statistics.median(realistic)
+        values["geometric_mean_rank"] = math.exp(average(math.log(place) for place in realistic))
+    values |= in_relation_to_chance(results, hits)
     values["amr"] = adjusted_mean_rank(results)
     if any(result.candidates > 1 for result in results):
         values["amri"] = adjusted_mean_rank_index(results)
@@ -183,6 +222,76 @@ def transh(h: Vector, r: Vector, t: Vector) -> float:
     return transe_l2(on_plane(h), r[:n], on_plane(t))
 
 
+def turned(e: Vector, phases: Vector, reflected: bool = False) -> list[float]:
+    """The 2×2 matrices of Chami et al. 2020, eq. 3 and 4, on the pairs (eᵢ, e₍ᵢ₊ₙ₎)."""
+    n, sign = len(phases), -1.0 if reflected else 1.0
+    first, second = [], []
+    for x, y, phase in zip(e[:n], e[n:], phases, strict=True):
+        first.append(math.cos(phase) * x - sign * math.sin(phase) * y)
+        second.append(math.sin(phase) * x + sign * math.cos(phase) * y)
+    return first + second
+
+
+def attended(e: Vector, own: Vector) -> list[float]:
+    """Softmax-weighted mean of the rotated and the reflected vector; own is [phases | phases | attention]."""
+    n = len(e) // 2
+    images = [turned(e, own[:n]), turned(e, own[n : 2 * n], reflected=True)]
+    weights = softmax([sum(a * x for a, x in zip(own[2 * n :], image, strict=True)) for image in images])
+    return [sum(w * image[i] for w, image in zip(weights, images, strict=True)) for i in range(2 * n)]
+
+
+def isometric(turn: Callable[[Vector, Vector], list[float]]) -> Callable[[Vector, Vector, Vector], float]:
+    """−‖turn(h) + r − t‖² + b_h + b_t of [vector | bias] and [translation | own] (Chami et al. 2020)."""
+
+    def score(h: Vector, r: Vector, t: Vector) -> float:
+        n = len(h) - 1
+        return h[n] + t[n] - transe_l2(turn(h[:n], r[n:]), r[:n], t[:n]) ** 2
+
+    return score
+
+
+# The Poincaré ball of curvature −c (Ganea et al. 2018), by its own formulas on points.
+
+
+def exp0(v: Vector, c: float) -> list[float]:
+    size = math.sqrt(c) * math.hypot(*v)
+    return [x * math.tanh(size) / size for x in v]
+
+
+def ball_sum(x: Vector, y: Vector, c: float) -> list[float]:
+    """Möbius addition x ⊕ y."""
+    xy, xx, yy = (sum(a * b for a, b in zip(p, q, strict=True)) for p, q in ((x, y), (x, x), (y, y)))
+    divisor = 1 + 2 * c * xy + c * c * xx * yy
+    return [((1 + 2 * c * xy + c * yy) * a + (1 - c * xx) * b) / divisor for a, b in zip(x, y, strict=True)]
+
+
+def ball_distance(x: Vector, y: Vector, c: float) -> float:
+    """(2/√c) artanh(√c ‖−x ⊕ y‖)."""
+    return 2 / math.sqrt(c) * math.atanh(math.sqrt(c) * math.hypot(*ball_sum([-a for a in x], y, c)))
+
+
+def hyperbolic(turn: Callable[[Vector, Vector], list[float]]) -> Callable[[Vector, Vector, Vector], float]:
+    """−d(turn(h) ⊕ r, t)² + b_h + b_t of [vector | bias] and [translation | own | raw c] (Chami et al. 2020)."""
+
+    def score(h: Vector, r: Vector, t: Vector) -> float:
+        n, c = len(h) - 1, softplus(r[-1])
+        head = turn(exp0(h[:n], c), r[n:-1])
+        return h[n] + t[n] - ball_distance(ball_sum(head, exp0(r[:n], c), c), exp0(t[:n], c), c) ** 2
+
+    return score
+
+
+def atth(h: Vector, r: Vector, t: Vector) -> float:
+    """Attention is of tangent vectors, so that the mean of both images is one too."""
+    n, c = len(h) - 1, softplus(r[-1])
+    head = exp0(attended(h[:n], r[n:-1]), c)
+    return h[n] + t[n] - ball_distance(ball_sum(head, exp0(r[:n], c), c), exp0(t[:n], c), c) ** 2
+
+
+def reflected(e: Vector, phases: Vector) -> list[float]:
+    return turned(e, phases, reflected=True)
+
+
 def rescal(h: Vector, r: Vector, t: Vector) -> float:
     """hᵀ M t, M row by row (Nickel et al. 2011)."""
     n = len(h)
@@ -219,11 +328,6 @@ def quate(h: Vector, r: Vector, t: Vector) -> float:
         first, second = (a * c - b * d.conjugate()) / length, (a * d + b * c.conjugate()) / length
         total += first.real * t[m] + first.imag * t[n + m] + second.real * t[2 * n + m] + second.imag * t[3 * n + m]
     return total
-
-
-def tucker(h: Vector, r: Vector, t: Vector, core: Sequence[Sequence[Vector]]) -> float:
-    """Σ W_kij hᵢ rₖ tⱼ (Balažević et al. 2019, eq. 3), the core's first index being the relation's."""
-    return sum(core[k][i][j] * h[i] * r[k] * t[j] for k in range(len(r)) for i in range(len(h)) for j in range(len(t)))
 
 
 def analogy(h: Vector, r: Vector, t: Vector) -> float:
@@ -315,7 +419,7 @@ def mure(h: Vector, r: Vector, t: Vector) -> float:
     return -square + h[n] + t[n + 1]
 
 
-FORMULAS: dict[str, Callable[..., float]] = {
+FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
     "toruse": toruse,
     "protate": protate,
     "pairre": pairre,
@@ -329,7 +433,6 @@ FORMULAS: dict[str, Callable[..., float]] = {
     "simple": simple,
     "hole": hole,
     "quate": quate,
-    "tucker": tucker,
     "analogy": analogy,
     "distmult": distmult,
     "complex": complex_,
@@ -337,6 +440,110 @@ FORMULAS: dict[str, Callable[..., float]] = {
     "transe_l2": transe_l2,
     "rotate": rotate,
     "transh": transh,
+    "rote": isometric(turned),
+    "refe": isometric(reflected),
+    "atte": isometric(attended),
+    "roth": hyperbolic(turned),
+    "refh": hyperbolic(reflected),
+    "atth": atth,
+}
+
+
+# Scores that need more than three vectors: weights, by name as nested lists; `h` and `t` may end in a bias.
+
+Weights = dict[str, Sequence]
+
+
+def tucker(h: Vector, r: Vector, t: Vector, w: Weights) -> float:
+    """Σ W_kij hᵢ rₖ tⱼ (Balažević et al. 2019, eq. 3), the core's first index being the relation's."""
+    core, indices = w["core"], range(len(h))
+    return sum(core[k][i][j] * h[i] * r[k] * t[j] for k in range(len(r)) for i in indices for j in indices)
+
+
+def linear(weight: Sequence[Vector], bias: Vector, x: Vector) -> list[float]:
+    return [b + sum(w * v for w, v in zip(row, x, strict=True)) for row, b in zip(weight, bias, strict=True)]
+
+
+def normalised(w: Weights, name: str, channel: int, x: float) -> float:
+    """Batch normalisation in evaluation mode."""
+    mean, var, scale, shift = (
+        w[f"{name}.{part}"][channel] for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    return (x - mean) / math.sqrt(var + 1e-5) * scale + shift
+
+
+def conve(h: Vector, r: Vector, t: Vector, w: Weights) -> float:
+    """⟨relu(W vec(relu([h̄; r̄] * ω))), t⟩ + b_t with batch normalisation (Dettmers et al. 2018), vectors in one row."""
+    n = len(r)
+    image = [[normalised(w, "network.image.0", 0, x) for x in row] for row in (h[:n], r)]
+    filters, shifts = w["network.image.2.weight"], w["network.image.2.bias"]
+    size = len(filters[0][0])
+    features = []
+    for channel, ((kernel,), shift) in enumerate(zip(filters, shifts, strict=True)):
+        for i in range(2 - size + 1):
+            for j in range(n - size + 1):
+                cells = [(a, b) for a in range(size) for b in range(size)]
+                x = shift + sum(kernel[a][b] * image[i + a][j + b] for a, b in cells)
+                features.append(max(0.0, normalised(w, "network.image.3", channel, x)))
+    hidden = linear(w["network.image.7.weight"], w["network.image.7.bias"], features)
+    out = [max(0.0, normalised(w, "network.image.9", i, x)) for i, x in enumerate(hidden)]
+    return t[n] + sum(x * y for x, y in zip(out, t[:n], strict=True))
+
+
+def layer_norm(w: Weights, name: str, x: Vector) -> list[float]:
+    mean = sum(x) / len(x)
+    spread = math.sqrt(sum((v - mean) ** 2 for v in x) / len(x) + 1e-5)
+    return [(v - mean) / spread * a + b for v, a, b in zip(x, w[f"{name}.weight"], w[f"{name}.bias"], strict=True)]
+
+
+def attention(w: Weights, name: str, tokens: list[list[float]], heads: int) -> list[list[float]]:
+    """Multi-head attention of tokens to one another (Vaswani et al. 2017)."""
+    n = len(tokens[0])
+    size = n // heads
+    mixed = [linear(w[f"{name}.attention.weight"], w[f"{name}.attention.bias"], x) for x in tokens]
+    out = []
+    for asking in mixed:
+        joined: list[float] = []
+        for start in range(0, n, size):
+            query = asking[start : start + size]
+            keys = [m[n + start : n + start + size] for m in mixed]
+            shares = softmax([sum(a * b for a, b in zip(query, k, strict=True)) / math.sqrt(size) for k in keys])
+            values = [m[2 * n + start : 2 * n + start + size] for m in mixed]
+            joined += [sum(s * v[i] for s, v in zip(shares, values, strict=True)) for i in range(size)]
+        out.append(linear(w[f"{name}.joined.weight"], w[f"{name}.joined.bias"], joined))
+    return out
+
+
+def hitter(h: Vector, r: Vector, t: Vector, w: Weights, heads: int = 2) -> float:
+    """⟨what a Transformer makes of [CLS] beside h and r, t⟩ (Chen et al. 2021)."""
+    tokens = added([[0.0] * len(h), h, r], w["network.kinds"])
+    layer = 0
+    while (name := f"network.layers.{layer}") + ".inner.weight" in w:
+        seen = attention(w, name, tokens, heads)
+        tokens = [layer_norm(w, f"{name}.norm1", x) for x in added(tokens, seen)]
+        inner = [linear(w[f"{name}.inner.weight"], w[f"{name}.inner.bias"], x) for x in tokens]
+        inner = [[max(0.0, v) for v in x] for x in inner]
+        outer = [linear(w[f"{name}.outer.weight"], w[f"{name}.outer.bias"], x) for x in inner]
+        tokens = [layer_norm(w, f"{name}.norm2", x) for x in added(tokens, outer)]
+        layer += 1
+    return sum(a * b for a, b in zip(tokens[0], t, strict=True))
+
+
+def added(first: Sequence[Vector], second: Sequence[Vector]) -> list[list[float]]:
+    return [[a + b for a, b in zip(x, y, strict=True)] for x, y in zip(first, second, strict=True)]
+
+
+def ermlp(h: Vector, r: Vector, t: Vector, w: Weights) -> float:
+    """w·tanh(A [h; r; t] + b) (Dong et al. 2014, eq. 4)."""
+    hidden = linear(w["hidden.weight"], w["hidden.bias"], [*h, *r, *t])
+    return sum(a * math.tanh(x) for a, x in zip(w["output"], hidden, strict=True))
+
+
+WEIGHTED: dict[str, Callable[[Vector, Vector, Vector, Weights], float]] = {
+    "tucker": tucker,
+    "conve": conve,
+    "hitter": hitter,
+    "ermlp": ermlp,
 }
 
 

@@ -250,7 +250,8 @@ EVALUATE_MISTAKES = [
     (["dataset=nations", "embeddings.entities=E.npy"], ["model="]),
     (["model=rotate", "dataset=nations", "embeddings.entities=E.npy"], ["embeddings.relations"]),
     (["model=rotate", "dataset=nations", "embeddings.entities=E.npy", "embeddings.relations=R.npy"], ["E.npy"]),
-    (["task=retrieval"], ["task"]),
+    (["task=foo"], ["task", "foo", "link_prediction", "retrieval"]),
+    (["task=retrieval"], ["retrieval.qrels"]),
 ]
 
 

@@ -52,7 +52,9 @@ def test_promised_keys():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_choice_composes(path):
     word = f"{path.parent.name}={path.stem}"
-    cfg = composed("train", word, *(["dataset.path=somewhere"] if word == "dataset=folder" else []))
+    command = "evaluate" if path.parent.name == "task" else "train"
+    needed = ["dataset.path=somewhere"] if word in ("dataset=folder", "dataset=file") else []
+    cfg = composed(command, word, *needed)
     assert cfg.hydra.runtime.choices[path.parent.name] == path.stem
     for key in cfg:
         if key != "hydra" and isinstance(cfg[key], DictConfig):

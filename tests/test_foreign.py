@@ -188,16 +188,17 @@ def test_layouts_of_fractions(given, words, formula, width):
     assert given.evaluate(*words) == given.expected(formula)
 
 
-def test_vectors_of_a_run_of_ours(tmp_path):
+@pytest.mark.parametrize("model", ["model=rotate", "model=rote"])
+def test_vectors_of_a_run_of_ours(tmp_path, model):
     """What a checkpoint stores, written to files, gives the run's own digits."""
-    values = runs.train(tmp_path / "run", "model=rotate")
+    values = runs.train(tmp_path / "run", model)
     stored = runs.content(tmp_path / "run" / "checkpoints" / "best.ckpt")
     words = []
     for key, name in (("entities", "entity"), ("relations", "relation")):
         np.save(tmp_path / f"{key}.npy", stored["state_dict"][f"model.{name}.weight"].numpy())
         (tmp_path / f"{key}.txt").write_text("\n".join(stored["kgc"][key]))
         words += [f"embeddings.{key}={tmp_path}/{key}.npy", f"embeddings.{name}_labels={tmp_path}/{key}.txt"]
-    again = runs.evaluate(tmp_path / "again", "model=rotate", "dataset=nations", *words)
+    again = runs.evaluate(tmp_path / "again", model, "dataset=nations", *words)
     assert runs.digits(again) == runs.digits(values, "test")
     assert runs.ranks(tmp_path / "again").equals(runs.ranks(tmp_path / "run"))
 

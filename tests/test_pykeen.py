@@ -1,5 +1,5 @@
 """Agreement with PyKEEN, where it is installed: filtered ranks of both sides under three tie rules, their metrics, and
-the score of TransH.
+the scores of TransH, RotE, ConvE and ER-MLP.
 
 Vectors are small integers, so that every score is exact in both and many tie.
 """
@@ -18,8 +18,11 @@ from kgc.data.catalogue import load_dataset
 from kgc.data.known import KnownAnswers
 from kgc.metrics.ranks import rank_metrics
 from kgc.models.base import KGEModel
+from kgc.models.conve import ConvE
 from kgc.models.distmult import DistMult
+from kgc.models.ermlp import ERMLP
 from kgc.models.init import Normal
+from kgc.models.rote import RotE
 from kgc.models.transe import TransE
 from kgc.models.transh import TransH
 from kgc.ranking import rank_queries
@@ -149,3 +152,63 @@ def test_transh_scores_as_in_pykeen():
     for side, anchor, answer in ((Side.HEAD, tail, head), (Side.TAIL, head, tail)):
         got = model.score(Queries(anchor, relation, side), answer.unsqueeze(1)).squeeze(1)
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_rote_scores_as_mure_of_pykeen_on_rotated_heads():
+    from pykeen.nn.modules import MuREInteraction
+
+    model = RotE(30, 4, 8, entity_init=Normal(1.0), relation_init=Normal(1.0)).double()
+    generator = torch.Generator().manual_seed(0)
+    head, relation, tail = (torch.randint(n, (50,), generator=generator) for n in (30, 4, 30))
+    (h, t), r = (model.entity.weight[ids] for ids in (head, tail)), model.relation.weight[relation]
+    turned = torch.view_as_real(torch.complex(h[:, :4], h[:, 4:8]) * torch.polar(torch.ones(4).double(), r[:, 8:]))
+    peer = MuREInteraction(p=2, power_norm=True)
+    turned = turned.permute(0, 2, 1).flatten(1)  # [real half | imaginary half]
+    wanted = peer((turned, h[:, 8]), (r[:, :8], torch.ones_like(r[:, :8])), (t[:, :8], t[:, 8]))
+    for side, anchor, answer in ((Side.HEAD, tail, head), (Side.TAIL, head, tail)):
+        got = model.score(Queries(anchor, relation, side), answer.unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+def questions(model: KGEModel) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ids of 50 triples, and the scores of their tails."""
+    generator = torch.Generator().manual_seed(0)
+    head, relation, tail = (torch.randint(n, (50,), generator=generator) for n in (30, 4, 30))
+    scores = model.score(Queries(head, relation, Side.TAIL), tail.unsqueeze(1)).squeeze(1)
+    return head, relation, tail, scores
+
+
+def test_conve_scores_as_in_pykeen():
+    from pykeen.nn.modules import ConvEInteraction
+
+    torch.manual_seed(0)
+    model = ConvE(30, 4, 24, height=4, channels=5, entity_init=Normal(1.0), reciprocal=True).double().eval()
+    peer = ConvEInteraction(embedding_dim=24, output_channels=5, embedding_height=4, embedding_width=6).double().eval()
+    ours, theirs = model.network.state_dict(), peer.state_dict()
+    with torch.no_grad():
+        for value in ours.values():
+            if value.is_floating_point():
+                value.uniform_(0.2, 1.5)
+    peer.load_state_dict(dict(zip(theirs, ours.values(), strict=True)))  # in the order of the layers
+    head, relation, tail, scores = questions(model)
+    entity, width = model.entity.weight, 24
+    answer = entity[tail]
+    wanted = peer(entity[head, :width], model.relation.weight[relation], (answer[:, :width], answer[:, width]))
+    torch.testing.assert_close(scores, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_er_mlp_scores_as_in_pykeen(reciprocal):
+    from pykeen.nn.modules import ERMLPInteraction
+
+    torch.manual_seed(0)
+    model = ERMLP(30, 4, 8, hidden=6, reciprocal=reciprocal).double()
+    peer = ERMLPInteraction(embedding_dim=8, hidden_dim=6, activation="tanh").double()
+    with torch.no_grad():
+        peer.hidden.weight.copy_(model.hidden.weight)
+        peer.hidden.bias.copy_(model.hidden.bias.normal_())
+        peer.hidden_to_score.weight.copy_(model.output.unsqueeze(0))
+        peer.hidden_to_score.bias.zero_()
+    head, relation, tail, scores = questions(model)
+    wanted = peer(model.entity.weight[head], model.relation.weight[relation], model.entity.weight[tail])
+    torch.testing.assert_close(scores, wanted, rtol=1e-12, atol=1e-12)

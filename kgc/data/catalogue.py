@@ -3,147 +3,214 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pooch
+import yaml
 
-from kgc.data.graph import SPLITS, KnowledgeGraph, load_graph
+from kgc.data.download import fetch_files
+from kgc.data.formats import read_folder
+from kgc.data.graph import KnowledgeGraph, graph_of
+from kgc.data.hygiene import check_drop, cleaned
+from kgc.data.reader import Layout, find_split
+from kgc.data.splitting import SplitRule, split_table
+from kgc.data.tables import SPLITS, Tables
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
+from kgc.paths import config_dir
+
+CHOICES = config_dir() / "dataset"
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A known data set.
-
-    Args:
-        entities, relations, train, valid, test: the published counts; every copy is checked against them.
-        url: with `{split}` in it; empty for a bundled set.
-        sha256: of the downloaded train, valid and test file.
-    """
-
-    entities: int
-    relations: int
-    train: int
-    valid: int
-    test: int
-    url: str = ""
-    sha256: tuple[str, str, str] = ("", "", "")
+def described(name: str) -> dict[str, Any] | None:
+    """What `conf/dataset/NAME.yaml` says of a data set of the catalogue; None for another name."""
+    path = CHOICES / f"{name}.yaml"
+    if Path(name).name != name or not path.is_file():
+        return None
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content if "expected" in content else None
 
 
-_GITHUB = "https://raw.githubusercontent.com"
-
-# Licences and citations stand in the data set's file in conf/dataset, and in bundled/README.md.
-CATALOGUE = {
-    "nations": Entry(14, 55, 1_592, 199, 201),
-    "umls": Entry(135, 46, 5_216, 652, 661),
-    "kinship": Entry(104, 25, 8_544, 1_068, 1_074),
-    "codex_s": Entry(
-        *(2_034, 42, 32_888, 1_827, 1_828),
-        url=f"{_GITHUB}/tsafavi/codex/master/data/triples/codex-s/{{split}}.txt",
-        sha256=(
-            "64f93b7f314f3936a6f65739721429db3f6a7c8f5a1e1104ec3bb544f7434f59",
-            "3831c0e57daef03c3a18cdd1a72e370b496f696c5218883d35c7d2ab8a6a772c",
-            "27127fcb34688c4778e88a39ef3c9b540807da846021e9d9685660ac1838aca1",
-        ),
-    ),
-    "fb15k237": Entry(
-        *(14_541, 237, 272_115, 17_535, 20_466),
-        url=f"{_GITHUB}/villmow/datasets_knowledge_embedding/master/FB15k-237/{{split}}.txt",
-        sha256=(
-            "61099230e4439f90885ca9767739e31e8e32f54736fa1c35952b27997bc7c08a",
-            "749cbe9d923bac7b9354da5614ecfed2e0220256d442c3e04a6b303db1f273d9",
-            "e2e35e8e6113de220140b6f44dc71a5207b0fc6872d575e874aefe13259b655b",
-        ),
-    ),
-    "wn18rr": Entry(
-        *(40_943, 11, 86_835, 3_034, 3_134),
-        url=f"{_GITHUB}/DeepGraphLearning/KnowledgeGraphEmbedding/master/data/wn18rr/{{split}}.txt",
-        sha256=(
-            "038612e783c215ee5f3ca9fbfca27b8d0739be1028fe4ee7c174aecf0b83d5df",
-            "453ce7202afa58094a04d2b1560ee2b02660f1c260b32ce6651c8ccedd1028ab",
-            "0383bceaaa1096cf3c03ec021ed0048068e2355dbfc0239b292cefdac821cec5",
-        ),
-    ),
-}
+def catalogue() -> list[str]:
+    """The names of all data sets of the catalogue."""
+    return [path.stem for path in sorted(CHOICES.glob("*.yaml")) if described(path.stem)]
 
 
-def load_dataset(name: str, entities: Vocabulary | None = None, relations: Vocabulary | None = None) -> KnowledgeGraph:
+def load_dataset(
+    name: str,
+    source: Mapping[str, Any] | None = None,
+    expected: Mapping[str, Any] | None = None,
+    check: bool = True,
+    drop: Sequence[str] = (),
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
+) -> KnowledgeGraph:
     """A data set by name, from the first place that has it: `$KGC_DATA/<name>`, the package, the cache, the network.
 
     Args:
         name: of the catalogue, or of any folder in `$KGC_DATA`.
-        entities, relations: the vocabularies of a trained model, see `load_graph`.
+        source: where it comes from and how its files are read, see conf/dataset; None takes the catalogue's.
+        expected: counts and digest that a copy must have; None takes the catalogue's.
+        check: False takes a copy with other counts.
+        drop: what is taken out, see `hygiene.cleaned`; after the check.
+        entities, relations: the vocabularies of a trained model, see `graph_of`.
 
     Raises:
         UserError: unknown name, failed download, counts that differ from the published ones, or unreadable data.
     """
-    entry = CATALOGUE.get(name)
+    check_drop(drop)
+    known = described(name)
     own = Path(os.environ["KGC_DATA"]).expanduser() if os.environ.get("KGC_DATA") else None
-    if own and (own / name).is_dir():
-        folder = own / name
-    elif entry is None:
+    ready = bool(own and Path(name).name == name and (own / name).is_dir())
+    if known is None and not ready:
         looked = f" and {own} has no folder of this name" if own else ""
-        known = ", ".join(sorted(CATALOGUE))
         raise UserError(
-            f"dataset {name!r} is not in the catalogue ({known}){looked}; "
+            f"dataset {name!r} is not in the catalogue ({', '.join(catalogue())}){looked}; "
             "for files of your own use dataset=folder dataset.path=DIR"
         )
-    elif not entry.url:
-        with resources.as_file(resources.files("kgc.data").joinpath("bundled", name)) as folder:
-            return _load_checked(folder, name, entry, entities, relations)
+    if known is None:
+        return _finish(read_folder(own / name), name, drop, entities, relations)
+    source = known["source"] if source is None else source
+    expected = known["expected"] if expected is None else expected
+    if ready:
+        folder = own / name
+        tables = _read(folder, source) if _as_published(folder, source) else read_folder(folder)
+    elif source.get("files"):
+        cache = pooch.os_cache("kgc") / name
+        folder = fetch_files(cache, name, source["files"], source.get("archive"))
+        tables = _read(folder, source)
     else:
-        folder = _download(name, entry)
-    return _load_checked(folder, name, entry, entities, relations)
+        with resources.as_file(resources.files("kgc.data").joinpath("bundled", name)) as folder:
+            tables = read_folder(folder)
+    if not check:
+        return _finish(tables, name, drop, entities, relations)
+    graph = graph_of(tables, name) if drop else graph_of(tables, name, entities, relations)
+    _check(graph, folder, expected, bool(drop) or entities is None, bool(drop) or relations is None)
+    return cleaned(graph, drop, entities, relations) if drop else graph
+
+
+def _finish(
+    tables: Tables, name: str, drop: Sequence[str], entities: Vocabulary | None, relations: Vocabulary | None
+) -> KnowledgeGraph:
+    """The graph of label triples, without what `drop` names."""
+    check_drop(drop)
+    if not drop:
+        return graph_of(tables, name, entities, relations)
+    return cleaned(graph_of(tables, name), drop, entities, relations)
+
+
+def _as_published(folder: Path, source: Mapping[str, Any]) -> bool:
+    """A ready copy has three splits of three columns, or else the files as they are published."""
+    files = source.get("files") or []
+    return not find_split(folder, "train") and bool(files) and all((folder / file["name"]).is_file() for file in files)
+
+
+def _read(folder: Path, source: Mapping[str, Any]) -> Tables:
+    """The files of a source: three splits, or one list of triples that is split here."""
+    layout = Layout(source.get("columns"), source.get("order", "hrt"))
+    files = source["files"]
+    if len(files) == 1:
+        return split_table(folder / files[0]["name"], layout, SplitRule())
+    return read_folder(folder, source.get("format"), layout)
+
+
+def _check(graph: KnowledgeGraph, folder: Path, expected: Mapping[str, Any], entities: bool, relations: bool) -> None:
+    """Compares a graph with what the catalogue says of it; counts that it does not know are null.
+
+    Args:
+        entities, relations: the vocabulary is the data set's own: that of a model may know more.
+    """
+    counts = {f"{split} triples": (len(graph.split(split)), expected.get(split)) for split in SPLITS}
+    total = sum(found for found, _ in counts.values()) + sum(graph.dropped.values())
+    counts["triples"] = (total, expected.get("triples"))
+    if entities:
+        counts["entities"] = (graph.num_entities, expected.get("entities"))
+    if relations:
+        counts["relations"] = (graph.num_relations, expected.get("relations"))
+    for what, (found, wanted) in counts.items():
+        if wanted is not None and found != wanted:
+            raise UserError(
+                f"{folder}: {found:,} {what}, but {graph.name} has {wanted:,}; "
+                "get a complete copy, or use dataset=folder for a variant of it, or dataset.check=false"
+            )
+    wanted = expected.get("digest")
+    if wanted and entities and relations and graph.digest != wanted:
+        raise UserError(
+            f"{folder}: as many triples as {graph.name} has, but not the same (digest {graph.digest[:12]}, expected "
+            f"{wanted[:12]}); get another copy, or use dataset=folder for a variant of it, or dataset.check=false"
+        )
 
 
 def load_folder(
-    path: str, name: str | None = None, entities: Vocabulary | None = None, relations: Vocabulary | None = None
+    path: str,
+    name: str | None = None,
+    format: str | None = None,
+    columns: Sequence[str] | None = None,
+    order: str = "hrt",
+    literals: str = "drop",
+    drop: Sequence[str] = (),
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
     """The user's own files: `train`, `valid` and `test` in a folder, see `load_graph`.
 
     Args:
         path: of the folder.
         name: of the data set; None takes the folder's.
+        format: a key of `formats.FORMATS`; None finds out.
+        columns, order, literals: see `reader.Layout`.
+        drop: what is taken out, see `hygiene.cleaned`.
     """
-    folder = Path(path).expanduser()
-    return load_graph(folder, name or folder.resolve().name, entities, relations)
+    folder = Path(str(path)).expanduser()
+    layout = Layout(columns, order, literals=literals)
+    tables = read_folder(folder, format, layout)
+    return _finish(tables, name or folder.resolve().name, drop, entities, relations)
 
 
-def _load_checked(
-    folder: Path, name: str, entry: Entry | None, entities: Vocabulary | None, relations: Vocabulary | None
+def companion(name: str, file: str, path: str | None = None) -> Path | None:
+    """A file beside the splits, such as `test_negatives`, with any ending of a split; None if there is none.
+
+    Args:
+        name: of the data set; it is looked for in `$KGC_DATA/NAME` and in the cache.
+        file: without its ending.
+        path: the folder of the user's own data set, instead.
+    """
+    if path is not None:
+        folders = [Path(path).expanduser()]
+    else:
+        own = [Path(os.environ["KGC_DATA"]).expanduser() / name] if os.environ.get("KGC_DATA") else []
+        folders = [*own, Path(pooch.os_cache("kgc")) / name]
+    return next((found for folder in folders if (found := find_split(folder, file)) is not None), None)
+
+
+def load_file(
+    path: str,
+    name: str | None = None,
+    columns: Sequence[str] | None = None,
+    order: str = "hrt",
+    literals: str = "drop",
+    split: str = "transductive",
+    split_column: str | None = None,
+    time_column: str | None = None,
+    fractions: Sequence[float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    drop: Sequence[str] = (),
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
-    graph = load_graph(folder, name, entities, relations)
-    if entry is None:
-        return graph
-    counts = {f"{split} triples": (len(graph.split(split)), getattr(entry, split)) for split in SPLITS}
-    if entities is None:  # a model may know more entities than the data set
-        counts["entities"] = (graph.num_entities, entry.entities)
-    if relations is None:
-        counts["relations"] = (graph.num_relations, entry.relations)
-    for what, (found, expected) in counts.items():
-        if found != expected:
-            raise UserError(
-                f"{folder}: {found:,} {what}, but {name} has {expected:,}; "
-                "get a complete copy, or use dataset=folder for a variant of it"
-            )
-    return graph
+    """The user's own file with all triples in it, split by a column of it or here.
 
-
-def _download(name: str, entry: Entry) -> Path:
-    """The cache folder of a data set; files that it lacks are fetched, and all are checked."""
-    folder = pooch.os_cache("kgc") / name
-    for split, sha256 in zip(SPLITS, entry.sha256, strict=True):
-        url = entry.url.format(split=split)
-        try:
-            pooch.retrieve(url, known_hash=f"sha256:{sha256}", fname=f"{split}.txt", path=folder)
-        except (OSError, ValueError) as error:  # no network, no such page, or another file than expected
-            offline = type(error).__module__.startswith("requests") and getattr(error, "response", None) is None
-            reason = "no connection" if offline else str(error).splitlines()[0]
-            raise UserError(
-                f"cannot download {name} from {url} ({reason}); put its files in a folder {name} and set KGC_DATA to "
-                "the folder above, or use dataset=folder dataset.path=DIR"
-            ) from error
-    return folder
+    Args:
+        path: of the file.
+        name: of the data set; None takes the file's.
+        columns, order, literals: see `reader.Layout`.
+        split, split_column, time_column, fractions, seed: see `splitting.SplitRule`.
+        drop: what is taken out after the split, see `hygiene.cleaned`.
+    """
+    file = Path(str(path)).expanduser()
+    rule = SplitRule(split, split_column, time_column, fractions, seed)
+    tables = split_table(file, Layout(columns, order, rule.extra, literals), rule)
+    return _finish(tables, name or file.name.split(".")[0], drop, entities, relations)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from kgc.data.reader import COLUMNS, ENDINGS, find_split, locate, read_triples
+from kgc.data.formats import read_folder
+from kgc.data.reader import COLUMNS, PLAIN, Layout
+from kgc.data.tables import SPLITS, Tables
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.types import Triples
 
-SPLITS = ("train", "valid", "test")
 MANY = 1.5  # from this mean on, a side of a relation counts as N (Bordes et al. 2013)
 
 
@@ -32,6 +34,7 @@ class GraphReport:
         duplicates: triples of each split that repeat one of the same split.
         overlap: distinct triples that two splits share, under `train/valid`, `train/test`, `valid/test`.
         unseen_entities, unseen_relations: those of valid or test that never occur in train.
+        dropped: how much of the files was left out, by what it was.
     """
 
     entities: int
@@ -41,11 +44,14 @@ class GraphReport:
     overlap: dict[str, int]
     unseen_entities: int
     unseen_relations: int
+    dropped: dict[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """Short lines for the console; what is zero is left out."""
         sizes = ", ".join(f"{size:,} {split}" for split, size in self.sizes.items())
         lines = [f"{self.entities:,} entities, {self.relations:,} relations; triples: {sizes}"]
+        if dropped := [f"{n:,} {what}" for what, n in self.dropped.items() if n]:
+            lines.append(f"left out: {', '.join(dropped)}")
         if duplicates := [f"{n:,} in {split}" for split, n in self.duplicates.items() if n]:
             lines.append(f"repeated triples: {', '.join(duplicates)}")
         if overlap := [f"{n:,} in {pair.replace('/', ' and ')}" for pair, n in self.overlap.items() if n]:
@@ -64,6 +70,7 @@ class KnowledgeGraph:
         name: of the data set.
         entities, relations: E and R labels.
         train, valid, test: int64 columns on the CPU; valid and test may be empty.
+        dropped: how much of the files was left out, by what it was.
     """
 
     name: str
@@ -72,6 +79,7 @@ class KnowledgeGraph:
     train: Triples
     valid: Triples
     test: Triples
+    dropped: dict[str, int] = field(default_factory=dict)
 
     @property
     def num_entities(self) -> int:
@@ -117,6 +125,7 @@ class KnowledgeGraph:
             overlap={f"{a}/{b}": _num_shared(keys[a], keys[b]) for a, b in combinations(SPLITS, 2)},
             unseen_entities=int((_occurring([held_out.head, held_out.tail], self.num_entities) & ~entities).sum()),
             unseen_relations=int((_occurring([held_out.relation], self.num_relations) & ~relations).sum()),
+            dropped=self.dropped,
         )
 
     @cached_property
@@ -146,51 +155,66 @@ class KnowledgeGraph:
 
 
 def load_graph(
-    folder: Path, name: str, entities: Vocabulary | None = None, relations: Vocabulary | None = None
+    folder: Path,
+    name: str,
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
+    format: str | None = None,
+    layout: Layout = PLAIN,
 ) -> KnowledgeGraph:
-    """The graph whose splits lie in a folder as `train`, `valid` and `test` with any ending of `reader.ENDINGS`.
+    """The graph in a folder, see `formats.read_folder` and `graph_of`."""
+    return graph_of(read_folder(folder, format, layout), name, entities, relations)
+
+
+def graph_of(
+    tables: Tables, name: str, entities: Vocabulary | None = None, relations: Vocabulary | None = None
+) -> KnowledgeGraph:
+    """The graph of label triples.
 
     Args:
-        folder: `train` is required; a missing `valid` or `test` is an empty split.
+        tables: the three splits.
         name: of the data set.
         entities, relations: the vocabularies of a trained model; None takes the sorted labels of all three splits.
 
     Raises:
-        UserError: no folder, no train split or an empty one, an unreadable file, or a label outside a given vocabulary.
+        UserError: a label outside a given vocabulary.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
-    paths = {split: find_split(folder, split) for split in SPLITS}
-    if paths["train"] is None:
-        found = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
-        raise UserError(f"{folder}: no train split; looked for train{{{','.join(ENDINGS)}}}, found {found}")
-    nothing = pl.DataFrame(schema=dict.fromkeys(COLUMNS, pl.String))
-    frames = {split: read_triples(path) if path else nothing for split, path in paths.items()}
-    if frames["train"].is_empty():
-        raise UserError(f"{paths['train']}: the train split has no triples")
+    frames = tables.frames
     if entities is None:
-        entities = Vocabulary.from_labels(
-            pl.concat(frame[end] for frame in frames.values() for end in ("head", "tail"))
-        )
+        own = pl.concat(frame[end] for frame in frames.values() for end in ("head", "tail"))
+        entities = Vocabulary.from_labels(own if tables.entities is None else tables.entities)
     if relations is None:
-        relations = Vocabulary.from_labels(pl.concat(frame["relation"] for frame in frames.values()))
+        own = pl.concat(frame["relation"] for frame in frames.values())
+        relations = Vocabulary.from_labels(own if tables.relations is None else tables.relations)
+    parts = {split: triples_by_id(frames[split], partial(tables.where, split), entities, relations) for split in SPLITS}
+    return KnowledgeGraph(name, entities, relations, **parts, dropped=tables.dropped)
+
+
+def triples_by_id(
+    frame: pl.DataFrame, where: Callable[[int], str], entities: Vocabulary, relations: Vocabulary
+) -> Triples:
+    """Label triples as ids.
+
+    Args:
+        frame: columns head, relation, tail.
+        where: the place of a row, for messages.
+        entities, relations: whose ids they get.
+
+    Raises:
+        UserError: a label is outside its vocabulary.
+    """
     vocabularies = {"head": entities, "relation": relations, "tail": entities}
-
-    def triples(split: str) -> Triples:
-        columns = {column: vocabulary.index(frames[split][column]) for column, vocabulary in vocabularies.items()}
-        for column, ids in columns.items():
-            if (ids < 0).any():
-                row = int((ids < 0).int().argmax())
-                label, size = frames[split][column][row], len(vocabularies[column])
-                what, kind = ("relation", "relations") if column == "relation" else ("entity", "entities")
-                raise UserError(
-                    f"{locate(paths[split], row)}: {what} {label!r} is not among the model's {size:,} {kind}; "
-                    "use the data set that the model was trained on, or remove the triple"
-                )
-        return Triples(**columns)
-
-    return KnowledgeGraph(name, entities, relations, **{split: triples(split) for split in SPLITS})
+    columns = {column: vocabulary.index(frame[column]) for column, vocabulary in vocabularies.items()}
+    for column, ids in columns.items():
+        if (ids < 0).any():
+            row = int((ids < 0).int().argmax())
+            label, size = frame[column][row], len(vocabularies[column])
+            what, kind = ("relation", "relations") if column == "relation" else ("entity", "entities")
+            raise UserError(
+                f"{where(row)}: {what} {label!r} is not among the model's {size:,} {kind}; "
+                "use the data set that the model was trained on, or remove the triple"
+            )
+    return Triples(**columns)
 
 
 def unseen_mask(graph: KnowledgeGraph, triples: Triples) -> Tensor:

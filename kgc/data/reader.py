@@ -1,28 +1,77 @@
 """Files to label triples.
 
 A label is exactly the text between two separators: no quoting in `.txt` and `.tsv`, no missing-value markers (`nan`,
-`NA` and `null` are labels), no trimming. A line ends at LF or CRLF only; other characters that Unicode calls line
-breaks, and a lone CR, belong to the label. One leading byte-order mark is dropped. Work is done on columns; a line is
-looked at by itself only to say what is wrong with it.
+`NA` and `null` are labels), no trimming. Work is done on columns; a line is looked at by itself only to say what is
+wrong with it.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import polars as pl
 
+from kgc.data import rdf
+from kgc.data.lines import COMPRESSIONS, LONGEST_FIELD, read_lines, read_records
 from kgc.errors import UserError
 
 COLUMNS = ["head", "relation", "tail"]
 SEPARATORS = {".txt": "\t", ".tsv": "\t", ".csv": ","}
-COMPRESSIONS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # ending: first bytes of such a file
-ENDINGS = [text + packed for text in SEPARATORS for packed in ("", *COMPRESSIONS)] + [".parquet"]
+ENDINGS = [
+    *(text + packed for text in SEPARATORS for packed in ("", *COMPRESSIONS)),
+    ".parquet",
+    *(text + packed for text in rdf.FORMATS for packed in ("", ".gz")),
+]
 EXPECTED = "expected 3: head, relation, tail"
+# Headers of graph databases: Neo4j's procedure apoc.export.csv, and the files of neo4j-admin.
+_APOC = ("_start", "_type", "_end")
+_ADMIN = (":START_ID", ":TYPE", ":END_ID")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the labels of a triple stand in a file.
+
+    Args:
+        columns: names of the columns of heads, relations and tails, in a first line of names or of a Parquet file;
+            None: a text file has three columns and no names, a Parquet file `head`, `relation` and `tail` or its
+            first three. The exports of Neo4j are known by their names.
+        order: how the columns without names stand, such as `hrt`, `htr`, or `hrt--` with two columns that are not read.
+        extra: names of further columns wanted.
+        literals: `drop` or `keep` the RDF statements whose object is a literal.
+
+    Raises:
+        UserError: not three different columns, an order that is none, or an unknown choice for literals.
+    """
+
+    columns: Sequence[str] | None = None
+    order: str = "hrt"
+    extra: Sequence[str] = ()
+    literals: str = "drop"
+
+    def __post_init__(self) -> None:
+        if self.columns is not None and (isinstance(self.columns, str) or len(set(self.columns)) != 3):
+            raise UserError(
+                f"dataset.columns={self.columns}: must name the three columns of heads, relations and tails, such as "
+                "[subject,predicate,object]"
+            )
+        if sorted(str(self.order).replace("-", "")) != ["h", "r", "t"]:
+            need = "must be the letters h, r and t in the order of the columns, and - for a column that is not read"
+            raise UserError(f"dataset.order={self.order}: {need}")
+        if self.literals not in rdf.LITERALS:
+            raise UserError(f"dataset.literals={self.literals}: choices are {', '.join(rdf.LITERALS)}")
+
+    @property
+    def names(self) -> list[str]:
+        """`head`, `relation`, `tail`, and `-` for what is not read, in the order of the columns without names."""
+        return [{name[0]: name for name in COLUMNS}.get(letter, letter) for letter in self.order]
+
+
+PLAIN = Layout()
 
 
 def find_split(folder: Path, split: str) -> Path | None:
@@ -38,32 +87,49 @@ def find_split(folder: Path, split: str) -> Path | None:
     return found[0] if found else None
 
 
-def read_triples(path: Path) -> pl.DataFrame:
-    """The triples of a file in their order, as String columns `head`, `relation`, `tail`.
+def read_triples(path: Path, layout: Layout = PLAIN) -> pl.DataFrame:
+    """The triples of a file, see `read_split`."""
+    return read_split(path, layout)[0]
+
+
+def read_split(path: Path, layout: Layout = PLAIN) -> tuple[pl.DataFrame, int]:
+    """The triples of a file in their order, as String columns `head`, `relation`, `tail`, then `layout.extra`; and how
+    many statements with literals were left out.
 
     Raises:
-        UserError: no such file, unknown ending, damaged compression, not UTF-8, not three columns, or an empty label.
+        UserError: no such file, unknown ending, damaged compression, not UTF-8, not the columns expected, an empty
+            label, or one longer than a mebibyte.
     """
     path = Path(path)
-    if _ending(path) == ".parquet":
-        return _read_parquet(path)
-    separator = SEPARATORS[_ending(path)]
-    records = _read_records(path)
-    quoted = separator == "," and records["text"].str.contains('"', literal=True).any()
-    frame = _split_quoted(path, records) if quoted else _split(path, records, separator)
+    ending = file_ending(path)
+    if ending == ".parquet":
+        return _read_parquet(path, layout), 0
+    if ending in rdf.FORMATS:
+        if layout.columns or layout.extra:
+            raise UserError(f"{path}: RDF has no named columns; leave dataset.columns and the like out")
+        return rdf.read_statements(path, layout.literals)
+    frame, lines = _read_text(path, layout)
     for column in COLUMNS:
         empty = frame[column] == ""
         if empty.any():
-            raise UserError(f"{path}:{records['line'][empty.arg_max()]}: empty {column}")
-    return frame
+            raise UserError(f"{path}:{lines[empty.arg_max()]}: empty {column}")
+        long = frame[column].str.len_bytes() > LONGEST_FIELD
+        if long.any():
+            row = long.arg_max()
+            size = frame[column].str.len_bytes()[row]
+            raise UserError(f"{path}:{lines[row]}: {column} of {size:,} bytes; a label has at most {LONGEST_FIELD:,}")
+    return frame, 0
 
 
-def locate(path: Path, row: int) -> str:
-    """Where triple `row` (from 0) of `read_triples(path)` stands, for messages: `file:line`, or `file: row n`."""
+def locate(path: Path, row: int, layout: Layout = PLAIN) -> str:
+    """Where triple `row` (from 0) of `read_triples(path, layout)` stands, for messages: `file:line`, `file: row n`."""
     path = Path(path)
-    if _ending(path) == ".parquet":
+    ending = file_ending(path)
+    if ending == ".parquet":
         return f"{path}: row {row + 1}"
-    return f"{path}:{_read_records(path)['line'][row]}"
+    if ending in rdf.FORMATS:
+        return f"{path}: triple {row + 1}"
+    return f"{path}:{_read_text(path, layout)[1][row]}"
 
 
 def read_labels(path: Path) -> list[str]:
@@ -75,178 +141,194 @@ def read_labels(path: Path) -> list[str]:
         UserError: the two forms are mixed, an id is missing, twice or not a number, a label is empty or occurs twice.
     """
     path = Path(path)
-    lines = _read_lines(path)
+    lines = read_lines(path)
     tabs = lines.str.count_matches("\t", literal=True)
     wrong = tabs != min(tabs[0], 1) if len(lines) else tabs != 0
     if wrong.any():
         line = wrong.arg_max()
         form = "every line must be one label, or every line id<TAB>label"
         raise UserError(f"{path}:{line + 1}: {_columns(tabs[line] + 1)}; {form}")
-    frame = pl.DataFrame({"label": lines}).with_columns(id=pl.int_range(pl.len()))
     if len(lines) and tabs[0]:
         fields = lines.str.split_exact("\t", 1).struct.unnest()
-        ids = fields["field_0"].cast(pl.Int64, strict=False)
-        wrong = ~(ids.is_between(0, len(ids) - 1) & ids.is_first_distinct()).fill_null(False)
-        if wrong.any():
-            line = wrong.arg_max()
-            need = f"expected each of 0 to {len(ids) - 1} once"
-            raise UserError(f"{path}:{line + 1}: id {fields['field_0'][line]!r}, {need}")
-        frame = frame.with_columns(label=fields["field_1"], id=ids)
-    empty = frame["label"] == ""
+        return ordered_labels(path, fields["field_0"], fields["field_1"], first_line=1)
+    return ordered_labels(path, pl.int_range(len(lines), eager=True).cast(pl.String), lines, first_line=1)
+
+
+def ordered_labels(path: Path, ids: pl.Series, labels: pl.Series, first_line: int) -> list[str]:
+    """Labels in the order of their ids, which must be 0..n-1 in any order; `first_line` is where row 0 stands.
+
+    Raises:
+        UserError: an id is missing, twice or not a number, a label is empty or occurs twice.
+    """
+    numbers = ids.cast(pl.Int64, strict=False)
+    wrong = ~(numbers.is_between(0, len(ids) - 1) & numbers.is_first_distinct()).fill_null(False)
+    if wrong.any():
+        row = wrong.arg_max()
+        need = f"expected each of 0 to {len(ids) - 1} once"
+        raise UserError(f"{path}:{row + first_line}: id {shown(ids[row])}, {need}")
+    empty = labels == ""
     if empty.any():
-        raise UserError(f"{path}:{empty.arg_max() + 1}: empty label")
-    again = ~frame["label"].is_first_distinct()
+        raise UserError(f"{path}:{empty.arg_max() + first_line}: empty label")
+    again = ~labels.is_first_distinct()
     if again.any():
-        line = again.arg_max()
-        label = frame["label"][line]
-        raise UserError(
-            f"{path}:{line + 1}: label {label!r} again; line {frame['label'].index_of(label) + 1} has it too"
-        )
-    return frame.sort("id")["label"].to_list()
+        row = again.arg_max()
+        first = labels.index_of(labels[row]) + first_line
+        raise UserError(f"{path}:{row + first_line}: label {shown(labels[row])} again; line {first} has it too")
+    return pl.DataFrame({"id": numbers, "label": labels}).sort("id")["label"].to_list()
 
 
-def _ending(path: Path) -> str:
+def shown(label: str, longest: int = 80) -> str:
+    """A label in quotes for a message, escape codes spelled out, cut when long."""
+    return repr(label if len(label) <= longest else label[: longest - 1] + "…")
+
+
+def file_ending(path: Path) -> str:
     """The ending that says how a file is laid out, without the compression's."""
-    suffixes = [suffix.lower() for suffix in path.suffixes]
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
-    if not suffixes or suffixes[-1] not in (*SEPARATORS, ".parquet"):
+    if not suffixes or suffixes[-1] not in (*SEPARATORS, ".parquet", *rdf.FORMATS):
         raise UserError(f"{path}: unknown ending; known are {' '.join(ENDINGS)}")
     return suffixes[-1]
 
 
-def _read_lines(path: Path) -> pl.Series:
-    """The lines of a plain or compressed text file; empty lines at the end are dropped."""
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    packed = path.suffix.lower()
-    if magic := COMPRESSIONS.get(packed):
-        with path.open("rb") as file:
-            if file.read(len(magic)) != magic:
-                raise UserError(f"{path}: not a {packed} file (its first bytes differ); is the ending right?")
+def _read_text(path: Path, layout: Layout) -> tuple[pl.DataFrame, pl.Series]:
+    """The wanted columns of a text file, and the line of each row."""
+    separator = SEPARATORS[file_ending(path)]
+    records = read_records(path, quoted=separator == ",")
+    columns = layout.columns or _neo4j_columns(records, separator)
+    if columns is None and not layout.extra:
+        frame = split_fields(path, records, separator, layout.names, separator == ",")
+        return frame.select(COLUMNS), records["line"]
+    wanted = {**dict(zip(COLUMNS, columns or COLUMNS, strict=True)), **{name: name for name in layout.extra}}
+    if records.is_empty():
+        raise UserError(f"{path}: no line with the names of the columns, {', '.join(wanted.values())}")
+    names = header_names(path, records, separator)
+    _check_names(path, names, list(wanted.values()))
+    records = records[1:]
+    fields = split_fields(path, records, separator, names, separator == ",")
+    frame = fields.select(pl.col(name).alias(column) for column, name in wanted.items())
+    if columns == _APOC:  # the nodes of the graph come first, in the same table
+        frame = frame.with_columns(records["line"]).filter(pl.any_horizontal(pl.col(*COLUMNS) != ""))
+        return frame.drop("line"), frame["line"]
+    return frame, records["line"]
+
+
+def _neo4j_columns(records: pl.DataFrame, separator: str) -> Sequence[str] | None:
+    """The columns of an export of Neo4j, known by its header; None for any other file."""
+    if records.is_empty():
+        return None
+    names = [name.strip('"') for name in records["text"][0].split(separator)]
+    if set(_APOC) <= set(names):
+        return _APOC
+    found = [next((n for n in names if n == key or n.startswith(f"{key}(")), None) for key in _ADMIN]
+    return found if all(found) else None
+
+
+def _check_names(path: Path, names: list[str], wanted: list[str]) -> None:
+    for name in wanted:
+        if names.count(name) != 1:
+            what = "no column" if name not in names else "more than one column"
+            raise UserError(f"{path}: {what} {shown(name)}; its columns are {', '.join(map(shown, names[:30]))}")
+
+
+def header_names(path: Path, records: pl.DataFrame, separator: str) -> list[str]:
+    """The names in the first line of a file."""
+    text = records["text"][0]
+    if separator != ",":
+        return text.split(separator)
     try:
-        lines = pl.scan_lines(path, name="text", glob=False).collect()["text"]
-    except pl.exceptions.ComputeError:
-        _raise_undecodable(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read, it looks damaged or cut off ({error})") from error
-    if len(lines):
-        _check_utf16(path, lines[0])
-        if lines[0].startswith("\ufeff"):
-            lines = pl.concat([pl.Series("text", [lines[0][1:]]), lines[1:]])
-    filled = (lines != "").arg_true()
-    return lines[: filled[-1] + 1] if len(filled) else lines[:0]
+        return next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
+    except csv.Error:
+        raise UserError(f"{path}:1: stray double quote in the names of the columns") from None
 
 
-def _read_records(path: Path) -> pl.DataFrame:
-    """One row a triple: `text` without its line end, and the `line` where it begins, from 1.
+def split_fields(
+    path: Path, records: pl.DataFrame, separator: str, names: list[str], quoted: bool = False
+) -> pl.DataFrame:
+    """A String column for each of n names.
 
-    A quoted field of a `.csv` file may hold line breaks; then several lines are one record.
+    Args:
+        path: for messages.
+        records: what `read_records` returns.
+        separator: a tab or a comma.
+        names: of the columns, in the order of the fields.
+        quoted: fields may stand in double quotes.
+
+    Raises:
+        UserError: a record with another number of fields, or a stray double quote.
     """
-    records = pl.DataFrame({"text": _read_lines(path)}).with_columns(line=pl.int_range(1, pl.len() + 1))
-    if _ending(path) != ".csv":
-        return records
-    quotes = records["text"].str.count_matches('"', literal=True)
-    if (quotes % 2 == 0).all():
-        return records
-    inside = (quotes.cum_sum() - quotes) % 2 == 1  # the line begins inside a quoted field
-    return (
-        records.group_by((~inside).cum_sum().alias("record"), maintain_order=True)
-        .agg(pl.col("text").str.join("\n"), pl.col("line").first())
-        .drop("record")
-    )
+    quoted = quoted and records["text"].str.contains('"', literal=True).any()
+    positions = [f"field_{i}" for i in range(len(names))]
+    if quoted:
+        fields = _split_quoted(path, records, separator, names)
+    else:
+        fields = records["text"].str.split_exact(separator, len(names)).struct.unnest()
+        wrong = fields[f"field_{len(names) - 1}"].is_null() | fields[f"field_{len(names)}"].is_not_null()
+        if wrong.any():
+            text, line = records.row(wrong.arg_max())
+            found = text.count(separator) + 1 if text else 0
+            raise UserError(f"{path}:{line}: {_columns(found)}, {_expected(names)}{_hint(text, separator)}")
+    # names may repeat where only some are wanted: those stay under their position
+    chosen = {p: n if names.count(n) == 1 else p for p, n in zip(positions, names, strict=True)}
+    return fields.select(positions).rename(chosen)
 
 
-def _split(path: Path, records: pl.DataFrame, separator: str) -> pl.DataFrame:
-    """Three columns of fields that are not quoted."""
-    fields = records["text"].str.split_exact(separator, 3).struct.unnest()
-    wrong = fields["field_2"].is_null() | fields["field_3"].is_not_null()
-    if wrong.any():
-        text, line = records.row(wrong.arg_max())
-        found = text.count(separator) + 1 if text else 0
-        raise UserError(f"{path}:{line}: {_columns(found)}, {EXPECTED}{_hint(text, separator)}")
-    return fields.drop("field_3").rename(dict(zip(fields.columns, COLUMNS, strict=False)))
-
-
-def _split_quoted(path: Path, records: pl.DataFrame) -> pl.DataFrame:
-    """Three columns of comma-separated fields with double quotes, after RFC 4180."""
-    field = r'(?:"((?:[^"]|"")*)"|([^",]*))'
-    groups = records["text"].str.extract_groups(f"^{field},{field},{field}$").struct.unnest()
+def _split_quoted(path: Path, records: pl.DataFrame, separator: str, names: list[str]) -> pl.DataFrame:
+    """Fields with double quotes, after RFC 4180."""
+    field = rf'(?:"((?:[^"]|"")*)"|([^"{separator}]*))'
+    groups = records["text"].str.extract_groups(f"^{separator.join([field] * len(names))}$").struct.unnest()
     inner, bare = groups.columns[0::2], groups.columns[1::2]
     frame = groups.select(
-        pl.coalesce(pl.col(i).str.replace_all('""', '"', literal=True), pl.col(b)).alias(column)
-        for i, b, column in zip(inner, bare, COLUMNS, strict=True)
+        pl.coalesce(pl.col(i).str.replace_all('""', '"', literal=True), pl.col(b)).alias(f"field_{n}")
+        for n, (i, b) in enumerate(zip(inner, bare, strict=True))
     )
-    wrong = frame["tail"].is_null()  # no match at all
+    wrong = frame[f"field_{len(names) - 1}"].is_null()  # no match at all
     if wrong.any():
         text, line = records.row(wrong.arg_max())
         try:
-            found = len(next(csv.reader(io.StringIO(text, newline=""), strict=True)))
+            found = len(next(csv.reader(io.StringIO(text, newline=""), strict=True), []))
         except csv.Error:
-            found = 3
-        if found == 3:
+            found = len(names)
+        if found == len(names):
             raise UserError(f'{path}:{line}: stray double quote; write a label with quotes as "a ""quoted"" word"')
-        raise UserError(f"{path}:{line}: {_columns(found)}, {EXPECTED}")
+        raise UserError(f"{path}:{line}: {_columns(found)}, {_expected(names)}")
     return frame
 
 
-def _read_parquet(path: Path) -> pl.DataFrame:
-    """The columns `head`, `relation`, `tail`, or the first three, as text; whole numbers become their digits."""
+def _read_parquet(path: Path, layout: Layout) -> pl.DataFrame:
+    """The columns of a Parquet file as text; whole numbers become their digits."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     try:
         table = pl.scan_parquet(path, glob=False)
         schema = table.collect_schema()
-        names = COLUMNS if set(COLUMNS) <= set(schema) else schema.names()[:3]
+        names = list(layout.columns or (COLUMNS if set(COLUMNS) <= set(schema) else schema.names()[:3]))
         if len(names) < 3:
             raise UserError(f"{path}: {_columns(len(names))} ({', '.join(names)}), {EXPECTED}")
+        _check_names(path, schema.names(), [*names, *layout.extra])
+        order = COLUMNS if layout.columns or names == COLUMNS else [name for name in layout.names if name != "-"]
         for name in names:
             kind = schema[name]
             if not (kind.is_integer() or kind in (pl.String, pl.Categorical, pl.Enum)):
                 raise UserError(f"{path}: column {name!r} holds {kind}, expected text or whole numbers")
-        frame = table.select(pl.col(n).cast(pl.String).alias(c) for n, c in zip(names, COLUMNS, strict=True)).collect()
+        wanted = {**dict(zip(order, names, strict=True)), **{name: name for name in layout.extra}}
+        frame = table.select(pl.col(name).cast(pl.String).alias(column) for column, name in wanted.items()).collect()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UserError(f"{path}: cannot be read as parquet ({str(error).splitlines()[0]})") from error
     for column in COLUMNS:
         empty = frame[column].fill_null("") == ""
         if empty.any():
             raise UserError(f"{path}: row {empty.arg_max() + 1}: empty {column}")
-    return frame
-
-
-def _check_utf16(path: Path, first: str) -> None:
-    """UTF-16 read as UTF-8 has a NUL beside every ASCII character, and two bad bytes where its mark stands."""
-    head = first[:4]
-    if (first.startswith("\ufffd\ufffd") and "\0" in first) or [c == "\0" for c in head] in (
-        [True, False, True, False],
-        [False, True, False, True],
-    ):
-        raise UserError(f"{path}:1: looks like UTF-16, convert to UTF-8")
-
-
-def _raise_undecodable(path: Path) -> NoReturn:
-    """Find the first line that is not UTF-8 and say so; slow, as only an error needs it."""
-    if path.suffix.lower() == ".zst":  # polars alone unpacks it, and marks bad bytes by U+FFFD
-        lossy = {"encoding": "utf8-lossy", "schema": {"text": pl.String}}
-        lines = pl.read_csv(path, has_header=False, separator="\n", quote_char=None, glob=False, **lossy)["text"]
-        lines = lines.fill_null("")
-        _check_utf16(path, lines[0])
-        line = lines.str.contains("\ufffd", literal=True).arg_max() + 1
-        raise UserError(f"{path}:{line}: not UTF-8; convert the file to UTF-8")
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        for line, raw in enumerate(file, start=1):
-            try:
-                raw.decode()
-            except UnicodeDecodeError as error:
-                if line == 1:
-                    _check_utf16(path, raw.decode(errors="replace"))
-                bad = f"byte 0x{raw[error.start]:02x} at column {error.start + 1}"
-                raise UserError(f"{path}:{line}: not UTF-8 ({bad}); convert the file to UTF-8") from None
-    raise UserError(f"{path}: not UTF-8; convert the file to UTF-8")
+    return frame.select(COLUMNS + list(layout.extra)).with_columns(pl.col(list(layout.extra)).fill_null(""))
 
 
 def _columns(number: int) -> str:
     return "1 column" if number == 1 else f"{number} columns"
+
+
+def _expected(names: list[str]) -> str:
+    return f"expected {len(names)}: {', '.join(names)}" if len(names) <= 10 else f"expected {len(names)}, as in line 1"
 
 
 def _hint(text: str, separator: str) -> str:

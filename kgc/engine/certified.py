@@ -27,7 +27,7 @@ _CELLS = 1024
 # Open cells that are kept for float64 at most, but for those of one block.
 _WAITING = 1 << 20
 # fp32 keys and thresholds up to here cannot overflow on the way.
-_SAFE = 2.0**120
+SAFE = 2.0**120
 
 
 class Candidates:
@@ -91,8 +91,8 @@ class CertifiedPart(Part):
         low, high = table.similarity.band(query[self.row], value, table.extent)
         reach = torch.maximum(low.abs(), high.abs())
         whole = torch.zeros(len(self.rows), dtype=torch.bool, device=self.row.device)  # rows for float64 altogether
-        whole[self.row[~(reach < _SAFE)]] = True
-        whole |= ~(query.norm(dim=-1) * table.extent.norm < _SAFE) | (table.extent.norm >= 2.0**60)
+        whole[self.row[~(reach < SAFE)]] = True
+        whole |= ~(query.norm(dim=-1) * table.extent.norm < SAFE) | (table.extent.norm >= 2.0**60)
         # Outward to fp32, so that a comparison of fp32 numbers decides no more than one of float64 numbers would.
         low, high = _down(low), _up(high)
         better, equal, nonfinite = (torch.zeros_like(self.target) for _ in range(3))

@@ -75,9 +75,10 @@ def compiled_key(similarity: Similarity) -> Key | None:
 @functools.cache
 def _fused(similarity: Elementwise) -> Key:
     def key(query: Tensor, candidate: Tensor) -> Tensor:
-        return similarity.own(query, candidate.unsqueeze(0))
+        return -similarity.key_distance(query.unsqueeze(1), candidate.unsqueeze(0))
 
-    return torch.compile(key, dynamic=True)
+    compiled = torch.compile(key, dynamic=True)
+    return lambda query, candidate: compiled(similarity.key_form(query), similarity.key_form(candidate))
 
 
 def _counts(scores: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from kgc.metrics.ranks import mean
 from kgc.types import RankCounts, Side
 
 _Z = 1.959963984540054  # 97.5 % of a normal distribution lie below
+_DRAWN = 1 << 20  # numbers drawn at once
 
 
 def mean_interval(values: Tensor, population: int) -> tuple[float, float]:
@@ -50,3 +52,32 @@ def sample_intervals(counts: RankCounts, population: int, hits: Sequence[int] = 
     for name, value in values.items():
         intervals[f"{name}_low"], intervals[f"{name}_high"] = mean_interval(value.mean(0), population)
     return intervals
+
+
+def bootstrap_means(values: Tensor, resamples: int = 1000, seed: int = 0) -> Tensor:
+    """[resamples] means of clusters drawn with replacement (Efron and Tibshirani 1993, chapter 6).
+
+    Args:
+        values: [n] of independent queries, or [n, m] of n clusters of m queries whose values go together (the two
+            queries of a triple), which are drawn whole.
+        resamples: how many.
+        seed: of the draws.
+    """
+    means = values.double().cpu().reshape(len(values), -1).mean(-1)
+    generator = torch.Generator().manual_seed(seed)
+    rows = max(1, _DRAWN // len(means))  # resamples drawn at once
+    parts = []
+    for start in range(0, resamples, rows):
+        shape = (min(rows, resamples - start), len(means))
+        parts.append(means[torch.randint(len(means), shape, generator=generator)].mean(-1))
+    return torch.cat(parts)
+
+
+def bootstrap_interval(
+    values: Tensor, resamples: int = 1000, seed: int = 0, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile interval of the mean of [n] queries or [n, m] clusters; see `bootstrap_means`."""
+    tail = (1 - level) / 2
+    means = bootstrap_means(values, resamples, seed)
+    low, high = torch.quantile(means, means.new_tensor([tail, 1 - tail])).tolist()
+    return low, high

@@ -1,13 +1,15 @@
 """Products of vectors, complex numbers and quaternions; arithmetic on real vectors stored part after part.
 
 In float64 products that add many terms add them one after another, so that the query vectors of certified ranks depend
-on nothing but the vectors. In fp32 they are matrix products and Fourier transforms, which are fast.
+on nothing but the vectors; the matrices of TuckER, too many numbers for that, are products of one shape (`row_by_row`).
+In fp32 they are matrix products and Fourier transforms, which are fast.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def complex_product(a: Tensor, b: Tensor, conjugate: bool = False) -> Tensor:
@@ -52,6 +54,43 @@ def ordered_vector_matrix(vector: Tensor, matrix: Tensor) -> Tensor:
     return total
 
 
+def row_by_row(vectors: Tensor, matrix: Tensor, at_once: int) -> Tensor:
+    """[n, d] times [d, m] in products of so many rows each: equal rows have equal products, however many they are.
+
+    Columns are filled up to a multiple of 16: products of few columns go through kernels that treat rows unlike.
+    """
+    width = matrix.shape[1]
+    matrix = F.pad(matrix, (0, -width % 16)) if width % 16 else matrix
+    padded = F.pad(vectors, (0, 0, 0, -len(vectors) % at_once))
+    return torch.cat([rows @ matrix for rows in padded.split(at_once)])[: len(vectors), :width]
+
+
+def chosen_vector_matrix(vector: Tensor, matrix: Tensor, place: Tensor) -> Tensor:
+    """`ordered_vector_matrix(vector, matrix[place])` of [B, n], [U, n, m] and [B], without the [B, n, m] matrices."""
+    total = vector[:, :1] * matrix[:, 0].index_select(0, place)
+    for i in range(1, vector.shape[1]):
+        total += matrix[:, i].index_select(0, place).mul_(vector[:, i : i + 1])
+    return total
+
+
+def bilinear_queries(vector: Tensor, matrix: Tensor, place: Tensor, asks_head: Tensor) -> Tensor:
+    """[B, n] vectors times the matrices of their places, [U, n, n], or where heads are asked for their transposes.
+
+    Args:
+        vector: [B, n].
+        matrix: [U, n, n], one for each of few relations.
+        place: [B] which of them.
+        asks_head: [B, 1] or [1, 1].
+    """
+    result = torch.empty_like(vector)
+    asks_head = asks_head.squeeze(-1).expand(len(vector))
+    for form, chosen in ((matrix, ~asks_head), (matrix.mT, asks_head)):
+        mine = chosen.nonzero().squeeze(-1)
+        if len(mine):
+            result[mine] = chosen_vector_matrix(vector[mine], form.contiguous(), place[mine])
+    return result
+
+
 def circular_convolution(a: Tensor, b: Tensor) -> Tensor:
     """[*, d] (a ∗ b)ₖ = Σᵢ aᵢ b₍ₖ₋ᵢ₎ of [*, d] and [*, d], indices modulo d."""
     if a.dtype == torch.float64 or not a.numel():
@@ -67,9 +106,12 @@ def circular_correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _rolled(a: Tensor, b: Tensor, step: int) -> Tensor:
+    width = a.shape[-1]
+    twice = torch.cat([b, b], dim=-1)  # b rolled is a part of it
     total = a[..., :1] * b
-    for i in range(1, a.shape[-1]):
-        total = total + a[..., i : i + 1] * b.roll(i * step, dims=-1)
+    for i in range(1, width):
+        start = width - i if step > 0 else i
+        total += a[..., i : i + 1] * twice[..., start : start + width]
     return total
 
 
@@ -88,6 +130,11 @@ def modulus(a: Tensor, parts: int = 2) -> Tensor:
 def unit(phase: Tensor) -> Tensor:
     """[*, d] angles in radians to [*, 2d] complex numbers of modulus 1."""
     return torch.cat([phase.cos(), phase.sin()], dim=-1)
+
+
+def reflect(a: Tensor, phase: Tensor) -> Tensor:
+    """[*, D] complex numbers a to e^{iφ}·ā: reflections of the plane in the line at angle φ/2; its own inverse."""
+    return complex_product(unit(phase), a, conjugate=True)
 
 
 def without_denormals(vectors: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ vectors; look-ups, reciprocal relations, mixed sides and dropout are handled her
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import torch
@@ -17,7 +18,7 @@ from kgc.limits import require_memory
 from kgc.models.algebra import without_denormals
 from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
-from kgc.types import Queries, Side
+from kgc.types import Queries, Side, Triples
 
 
 class KGEModel(nn.Module):
@@ -26,20 +27,25 @@ class KGEModel(nn.Module):
     Args:
         num_entities: E.
         num_relations: R. With `reciprocal` the table has 2R rows, the second half for head queries.
-        dim: D, real numbers stored per entity.
+        dim: D, real numbers of an entity's vector; a model with `extra` numbers (a bias) stores these behind it.
         similarity: compares query and candidate vectors.
-        relation_dim: Dr, real numbers stored per relation; D when None.
-        reciprocal: answer (?, r, t) as (t, r + R, ?) with a relation vector of its own (Lacroix et al. 2018).
+        relation_dim: Dr, real numbers stored per relation; `dim` when None.
+        reciprocal: answer (?, r, t) as (t, r + R, ?) with a relation vector of its own (Lacroix et al. 2018). Models
+            that are `reciprocal_only` have no formula for head queries.
         margin: γ, the logit of distance 0; added to scores by `logits`, never in ranking (it would only round).
         entity_dropout, relation_dropout: probability that a coordinate is zeroed in training.
         entity_init, relation_init: fill a table in place.
 
     A model whose candidates depend on the relation sets `projects` and writes `project`, and `lens` where that does not
     need the whole relation vector. Its `similarity` is then a `Projected` one, whose query vectors are [query | lens].
+
+    Below, D counts the `extra` numbers of an entity too; they know no dropout.
     """
 
     projects = False  # candidates are compared as `project` makes them
     lens_dim: int | None = None  # Dl, numbers that `lens` makes; Dr when None
+    extra = 0  # real numbers stored per entity behind its vector
+    reciprocal_only = False  # `query` answers tail queries alone
 
     def __init__(
         self,
@@ -59,6 +65,11 @@ class KGEModel(nn.Module):
         super().__init__()
         if dim < 1:
             raise UserError(f"model.dim={dim}: the width of an entity vector must be at least 1")
+        if self.reciprocal_only and not reciprocal:
+            raise UserError(
+                f"model.reciprocal=false: {type(self).__name__} answers tail queries only; choose "
+                "model.reciprocal=true, which asks for heads by relations of their own"
+            )
         self.num_entities = num_entities
         self.num_relations = num_relations
         self.dim = dim
@@ -66,9 +77,10 @@ class KGEModel(nn.Module):
         self.margin = margin
         self.entity_dropout = entity_dropout
         self.relation_dropout = relation_dropout
+        stored = dim + self.extra
         rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
-        require_memory(4 * (num_entities * dim + rows * width), f"model.dim={dim}", "the tables")
-        self.entity = nn.Embedding(num_entities, dim, _weight=torch.empty(num_entities, dim))
+        require_memory(4 * (num_entities * stored + rows * width), f"model.dim={dim}", "the tables")
+        self.entity = nn.Embedding(num_entities, stored, _weight=torch.empty(num_entities, stored))
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
         self.similarity = similarity
         if self.projects:
@@ -91,6 +103,10 @@ class KGEModel(nn.Module):
         """[*, D] entities as seen through the lenses [*, Dl], broadcast against them: [*, Dq]. For `projects`."""
         raise NotImplementedError
 
+    def candidate(self, vectors: Tensor) -> Tensor:
+        """[*, D] entities as `similarity` compares them with queries: [*, Dc]; the same for all queries."""
+        return vectors
+
     def magnitude(self, vectors: Tensor) -> Tensor:
         """Absolute values that a regularizer penalises: of real numbers, or the moduli of complex ones."""
         return vectors.abs()
@@ -105,18 +121,32 @@ class KGEModel(nn.Module):
 
     # What everything else calls.
 
+    def use_facts(self, facts: Triples) -> None:
+        """Takes the facts of the graph, those of train; for models that pass messages over it."""
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """The [E, D] vectors of entities and [R, Dr] (or [2R, Dr]) of relations: stored, or made by an encoder."""
+        return self.entity.weight, self.relation.weight
+
+    def one_pass(self) -> contextlib.AbstractContextManager[None]:
+        """Inside it the tables are those of one moment: an encoder runs once for all that a step asks."""
+        return contextlib.nullcontext()
+
     def entity_vectors(self, entities: Tensor | range | None = None) -> Tensor:
         """[*] ids to [*, D]; a range to [n, D]; None to the whole [E, D] table."""
-        table = self.entity.weight
+        table = self.tables()[0]
         if isinstance(entities, Tensor):
             vectors = F.embedding(entities, table, sparse=self.entity.sparse)
         else:
             vectors = table if entities is None else table[entities.start : entities.stop]
-        return F.dropout(vectors, self.entity_dropout, self.training and self.entity_dropout > 0)
+        if not (self.training and self.entity_dropout):
+            return vectors
+        dropped = F.dropout(vectors[..., : self.dim], self.entity_dropout)
+        return torch.cat([dropped, vectors[..., self.dim :]], dim=-1) if self.extra else dropped
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
         """[*] ids to [*, Dr]."""
-        vectors = F.embedding(relations, self.relation.weight, sparse=self.relation.sparse)
+        vectors = F.embedding(relations, self.tables()[1], sparse=self.relation.sparse)
         return F.dropout(vectors, self.relation_dropout, self.training and self.relation_dropout > 0)
 
     def use_sparse_gradients(self) -> None:
@@ -164,13 +194,17 @@ class KGEModel(nn.Module):
         return (torch.as_tensor(side, device=queries.anchor.device) == Side.HEAD).reshape(-1, 1)
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
-        """[B, Dq] float64 vectors of the questions, computed in float64 from the stored parameters, denormals as 0."""
-        anchor, relation = self.entity.weight[queries.anchor], self.relation.weight[self.relation_rows(queries)]
+        """[B, Dq] float64 vectors of the questions, computed in float64 from the tables, denormals as 0."""
+        return self.exact_queries(queries, *self.tables())
+
+    def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
+        """`exact_query_vectors` of queries by the rows of given tables, as `tables` has them."""
+        anchor, relation = entities[queries.anchor], relations[self.relation_rows(queries)]
         return self.combine(queries, without_denormals(anchor).double(), without_denormals(relation).double())
 
     def candidate_vectors(self, candidates: Tensor | range | None = None) -> Tensor:
-        """[N, D] or [B, K, D] vectors that `similarity` compares queries with."""
-        return self.entity_vectors(candidates)
+        """[N, Dc] or [B, K, Dc] vectors that `similarity` compares queries with."""
+        return self.candidate(self.entity_vectors(candidates))
 
     def compare(self, query: Tensor, candidates: Tensor | range | None = None) -> Tensor:
         """[B, E], [B, n], [B, N] or [B, K] scores of [B, Dq] query vectors.

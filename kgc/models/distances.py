@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from kgc.models.similarity import Elementwise, Euclidean, Extent, Similarity, fixed_sum
+from kgc.models.similarity import Elementwise, Euclidean, Extent, Similarity, fixed_sum, underflow
 
 _U = 2.0**-24
 # Elements of the [b, N, D] temporary of boxes.
@@ -33,8 +33,11 @@ class Torus(Elementwise):
 class HalfSine(Elementwise):
     """−s·Σᵢ |sin((qᵢ − cᵢ) / 2)|: half the chords between points of angles q and c on circles of radius s.
 
+    Keys are made of sines and cosines of the angles, |sin(q/2) cos(c/2) − cos(q/2) sin(c/2)|: no sine in every pair.
+
     Proof of the band: rounding q moves qᵢ − cᵢ by u|qᵢ| and the subtraction by u(|qᵢ| + |cᵢ|), sines no faster, and
-    Σ|cᵢ| ≤ √D·‖c‖. The sine is good to 4 units in the last place, within the relative part of the band.
+    Σ|cᵢ| ≤ √D·‖c‖. A sine or cosine is good to 4 units in the last place, at most 8u; so a product of two is off by
+    17u, and the difference of products by 36u.
 
     Args:
         scale: s.
@@ -46,6 +49,20 @@ class HalfSine(Elementwise):
     def terms(self, difference: Tensor) -> Tensor:
         return (difference / 2).sin().abs() * self.scale
 
+    def key_form(self, vectors: Tensor) -> Tensor:
+        return torch.cat([(vectors / 2).sin(), (vectors / 2).cos()], dim=-1)
+
+    def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
+        (a, b), (x, y) = query.chunk(2, dim=-1), candidate.chunk(2, dim=-1)
+        return (a * y - b * x).abs().sum(-1) * self.scale
+
+    def ranking_key(
+        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        query, candidate = self.key_form(query), self.key_form(candidate)
+        rows = _TEMPORARY.get(query.device.type, _TEMPORARY["cpu"]) // max(1, candidate.numel())
+        return torch.cat([-self.key_distance(part.unsqueeze(1), candidate) for part in query.split(max(1, rows))])
+
     def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
         half = difference / 2
         return (half.cos() * half.sin().sign() * (self.scale / 2),)
@@ -53,7 +70,7 @@ class HalfSine(Elementwise):
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
         relative = (extent.width + 16) * _U
         sizes = query.abs().sum(-1) + extent.width**0.5 * extent.norm
-        absolute = self.scale * (2 * _U * sizes + extent.width * 2.0**-60)
+        absolute = self.scale * _U * (2 * sizes + 40 * extent.width)
         return value * (1 + relative) - absolute, value * (1 - relative) + absolute
 
 
@@ -121,18 +138,57 @@ class ModulusAndPhase(Similarity):
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
         return self._sum(self.moduli.own, self.phases.own, query, candidate)
 
+    def ranking_key(
+        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        return self._sum(self.moduli.shared, self.phases.ranking_key, query, candidate)
+
     def _sum(self, moduli, phases, query: Tensor, candidate: Tensor) -> Tensor:
         (m, p), (n, o) = query.chunk(2, dim=-1), candidate.chunk(2, dim=-1)
         return self.modulus_weight * moduli(m, n) + phases(p, o)
 
 
-class BiasedSquare(Similarity):
-    """−‖x − y‖₂² + b + b′ of queries [x | b] and candidates [y | b′] (MuRE)."""
+class SquaredEuclidean(Similarity):
+    """−‖q − c‖² + b_q + b_c of rows [q | b_q] and [c | b_c], each D + 1 wide.
+
+    The key q·c − ½ (‖c‖² − b_c) orders like the score, because ‖q − c‖² − b_c = ‖q‖² − 2 key.
+
+    Proof of the band, with n ≥ ‖c‖, |b_c| the largest norm of a candidate row: q·c is off by at most (D + 8)·u·‖q‖n as
+    for `Dot`, ½ (‖c‖² − b_c) (rounded once from float64) by ½u (n² + n), their difference by u (‖q‖n + ½ (n² + n)).
+    The order is b_c − ‖q − c‖² in float64, which becomes a key by ½ (‖q‖² + order), off by at most
+    (D + 8)·2⁻⁵⁰ (‖q‖² + n² + n).
+    """
+
+    certified = True
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
-        distance = Euclidean().shared(query[..., :-1], candidate[..., :-1])
-        return query[..., -1:] + candidate[..., -1].unsqueeze(-2) - distance.square()
+        q, c = query[..., :-1], candidate[..., :-1]
+        # As for `Euclidean`: the form by matrix product cancels where a distance is small against the norms.
+        distance = torch.cdist(q, c, compute_mode="donot_use_mm_for_euclid_dist")
+        return query[..., -1:] + candidate[..., -1:].mT - distance.square()
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
-        square = (query[..., :-1].unsqueeze(1) - candidate[..., :-1]).square().sum(-1)
-        return query[..., -1:] + candidate[..., -1] - square
+        difference = query.unsqueeze(1) - candidate
+        return query[..., -1:] + candidate[..., -1] - difference[..., :-1].square().sum(-1)
+
+    def key_terms(self, candidate: Tensor) -> Tensor | None:
+        rows = candidate.double()
+        return (rows[..., :-1].square().sum(-1) - rows[..., -1]).div_(2).to(candidate.dtype)
+
+    def ranking_key(
+        self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        half = self.key_terms(candidate) if terms is None else terms
+        return torch.addmm(half.neg(), query[:, :-1], candidate[:, :-1].T, out=out)
+
+    def order(self, query: Tensor, candidate: Tensor) -> Tensor:
+        # The query's bias is one for all its candidates: times 0 it rounds nothing away, and a non-finite one shows.
+        return candidate[..., -1] - fixed_sum((query[..., :-1] - candidate[..., :-1]).square()) + 0 * query[..., -1]
+
+    def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
+        norm, largest = query[..., :-1].norm(dim=-1), extent.norm
+        squares = largest**2 + largest
+        bound = _U * ((extent.width + 10) * norm * largest + 2 * squares)
+        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + squares) + 2 * underflow(extent)
+        key = (norm.square() + value) / 2
+        return key - bound, key + bound

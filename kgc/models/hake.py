@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kgc.models.base import KGEModel, require_even
 from kgc.models.distances import ModulusAndPhase
-from kgc.models.init import Constant, MarginRange, Parts, Phases
+from kgc.models.init import Columns, Constant, MarginRange, Phases
 from kgc.types import Side
 
 
@@ -40,8 +40,8 @@ class HAKE(KGEModel):
     ):
         require_even("HAKE", dim, "moduli and as many phases")
         self.half = self.lens_dim = dim // 2
-        entity = Parts((self.half, MarginRange(margin, self.half)), (self.half, Phases()))
-        relation = Parts((self.half, Constant(1.0)), (self.half, Phases()), (self.half, Constant(0.0)))
+        entity = Columns((self.half, MarginRange(margin, self.half)), (self.half, Phases()))
+        relation = Columns((self.half, Constant(1.0)), (self.half, Phases()), (self.half, Constant(0.0)))
         options = {"entity_init": entity, "relation_init": relation} | options
         super().__init__(
             num_entities,

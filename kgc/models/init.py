@@ -75,13 +75,14 @@ class Identity:
         return table.copy_(torch.eye(self.rows, self.columns).flatten())
 
 
-class Parts:
-    """Consecutive parts of the vectors, each (width, how it is filled)."""
+class Columns:
+    """Columns that mean different things: (width, init) of each group, from left to right."""
 
-    def __init__(self, *parts: tuple[int, Init]):
-        self.parts = parts
+    def __init__(self, *groups: tuple[int, Init]):
+        self.widths = [width for width, _ in groups]
+        self.inits = [init for _, init in groups]
 
     def __call__(self, table: Tensor) -> Tensor:
-        for part, (_, fill) in zip(table.split([width for width, _ in self.parts], dim=-1), self.parts, strict=True):
-            fill(part)
+        for part, init in zip(table.split(self.widths, dim=-1), self.inits, strict=True):
+            init(part)
         return table

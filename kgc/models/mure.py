@@ -5,36 +5,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kgc.errors import UserError
 from kgc.models.base import KGEModel
-from kgc.models.distances import BiasedSquare
-from kgc.models.init import Constant, Normal, Parts
+from kgc.models.distances import SquaredEuclidean
+from kgc.models.init import Columns, Constant, Normal
 from kgc.types import Side
 
 
 class MuRE(KGEModel):
-    """An entity stores [vector | bias as head | bias as tail], dim − 2 numbers and two.
+    """An entity stores [vector | bias as head | bias as tail], dim numbers and two.
 
-    A relation stores [diagonal of R | translation r], 2·(dim − 2) numbers. A head query compares with R h, a tail query
-    with t.
+    A relation stores [diagonal of R | translation r], 2·dim numbers. A head query compares with R h, a tail query with
+    t.
     """
 
     projects = True
+    extra = 2
 
     def __init__(self, num_entities: int, num_relations: int, dim: int, **options):
-        if dim < 3:
-            raise UserError(f"model.dim={dim}: MuRE stores two biases per entity behind its vector; take at least 3")
-        self.width = dim - 2
-        self.lens_dim = self.width + 2
-        entity = Parts((self.width, Normal(1e-3)), (2, Constant(0.0)))
-        relation = Parts((self.width, Constant(1.0)), (self.width, Normal(1e-3)))
+        self.lens_dim = dim + self.extra
+        entity = Columns((dim, Normal(1e-3)), (self.extra, Constant(0.0)))
+        relation = Columns((dim, Constant(1.0)), (dim, Normal(1e-3)))
         options = {"entity_init": entity, "relation_init": relation} | options
         super().__init__(
             num_entities,
             num_relations,
             dim,
-            relation_dim=2 * self.width,
-            similarity=BiasedSquare(),
+            relation_dim=2 * dim,
+            similarity=SquaredEuclidean(),
             **options,
         )
 
@@ -45,12 +42,18 @@ class MuRE(KGEModel):
         return torch.cat([vector, seen[..., -1:]], dim=-1)
 
     def lens(self, relation: Tensor, side: Side) -> Tensor:
-        """[*, dim]: what vectors are multiplied by, and which of the two biases counts."""
+        """[*, dim + 2]: what vectors are multiplied by, and which of the two biases counts."""
         scale = relation.chunk(2, dim=-1)[0]
-        chosen = scale.new_zeros(*scale.shape[:-1], 2)
+        chosen = scale.new_zeros(*scale.shape[:-1], self.extra)
         chosen[..., side] = 1.0
         return torch.cat([scale if side is Side.HEAD else torch.ones_like(scale), chosen], dim=-1)
 
     def project(self, vectors: Tensor, lens: Tensor) -> Tensor:
-        vector, biases = (vectors * lens).split([self.width, 2], dim=-1)
+        vector, biases = (vectors * lens).split([self.dim, self.extra], dim=-1)
         return torch.cat([vector, biases.sum(-1, keepdim=True)], dim=-1)
+
+    def magnitude(self, vectors: Tensor) -> Tensor:
+        return vectors[..., : self.dim].abs()  # of an entity without its biases
+
+    def relation_magnitude(self, vectors: Tensor) -> Tensor:
+        return vectors.abs()

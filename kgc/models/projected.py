@@ -7,6 +7,7 @@ relation wherever they come from; all candidates shared by a batch are projected
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,8 @@ from kgc.models.similarity import Similarity
 # Products for ranking keys have so many rows, and columns in multiples: those of few rows or columns round differently
 # from column to column, and equal candidates would not tie.
 _ROWS, _COLUMNS = 32, 16
+# Numbers of a relation that decide where its queries stand.
+_SORTED_BY = 512
 
 Project = Callable[[Tensor, Tensor], Tensor]
 
@@ -36,6 +39,7 @@ class Projected(Similarity):
         self.similarity = similarity
         self.project = project
         self.relation_dim = relation_dim
+        self._last: tuple[weakref.ref[Tensor], int, tuple[Tensor, list[int]]] | None = None
 
     def split(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """[B, Dq + Dr] to [B, Dq] query vectors and [B, Dr] relation vectors."""
@@ -60,9 +64,18 @@ class Projected(Similarity):
         if not len(query):
             return query.new_empty(0, len(candidate))
         vectors, relation = self.split(query)
-        order, sizes = _equal_rows(relation.detach())
+        order, sizes = self._groups(query, relation)
         parts = [compare(vectors[rows], candidate, relation[rows[0]]) for rows in order.split(sizes)]
         return torch.cat(parts)[order.argsort()]
+
+    def _groups(self, query: Tensor, relation: Tensor) -> tuple[Tensor, list[int]]:
+        """`_equal_rows` of the relations, kept while the same queries meet block after block."""
+        if torch.is_grad_enabled():
+            return _equal_rows(relation.detach())
+        version = 0 if query.is_inference() else query._version
+        if self._last is None or self._last[0]() is not query or self._last[1] != version:
+            self._last = weakref.ref(query), version, _equal_rows(relation)
+        return self._last[2]
 
     def _score(self, query: Tensor, candidate: Tensor, relation: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
@@ -89,10 +102,12 @@ class Projected(Similarity):
 def _equal_rows(table: Tensor) -> tuple[Tensor, list[int]]:
     """[B] order that puts equal rows of [B, d], B > 0, side by side, and the sizes of their groups.
 
-    Rows are sorted by a weighted sum and then compared; two unlike rows of one sum would only cut a group in pieces.
+    Rows are sorted by a weighted sum of some of their numbers and then compared; two unlike rows of one sum would only
+    cut a group in pieces.
     """
-    weights = torch.arange(1, table.shape[1] + 1, device=table.device, dtype=torch.float64).cos()
-    order = (table.double() * weights).sum(-1).argsort(stable=True)
+    some = table[:, :: -(-table.shape[1] // _SORTED_BY)]
+    weights = torch.arange(1, some.shape[1] + 1, device=table.device, dtype=torch.float64).cos()
+    order = (some.double() * weights).sum(-1).argsort(stable=True)
     ordered = table[order]
     changes = (ordered[1:] != ordered[:-1]).any(-1).long()
     group = torch.cat([changes.new_zeros(1), changes.cumsum(0)])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kgc.models.algebra import vector_matrix
+from kgc.models.algebra import bilinear_queries, vector_matrix, without_denormals
 from kgc.models.base import KGEModel
 from kgc.models.init import Xavier
 from kgc.models.similarity import Dot
-from kgc.types import Side
+from kgc.types import Queries, Side
 
 
 class RESCAL(KGEModel):
@@ -21,6 +21,12 @@ class RESCAL(KGEModel):
     def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
         matrix = relation.unflatten(-1, (self.dim, self.dim))
         return vector_matrix(anchor, matrix if side is Side.TAIL else matrix.mT)
+
+    def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
+        rows, place = self.relation_rows(queries).unique(return_inverse=True)  # few: a matrix is read once for each
+        matrix = without_denormals(relations[rows]).double().unflatten(-1, (self.dim, self.dim))
+        anchor = without_denormals(entities[queries.anchor]).double()
+        return bilinear_queries(anchor, matrix, place, self.asks_head(queries))
 
     def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:
         return (anchor.unsqueeze(-1) * answer.unsqueeze(-2)).flatten(-2)  # hᵀ M t = ⟨h tᵀ, M⟩

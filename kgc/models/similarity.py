@@ -270,6 +270,14 @@ class Elementwise(OfDifferences):
     def distance(self, difference: Tensor) -> Tensor:
         return self.terms(difference).sum(-1)
 
+    def key_form(self, vectors: Tensor) -> Tensor:
+        """[..., D] vectors as `key_distance` takes them, made once for many pairs."""
+        return vectors
+
+    def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
+        """[...] distances as ranking takes them, of forms broadcast against each other; cheap in every pair."""
+        return self.distance(query - candidate)
+
     def magnitudes(self, query: Tensor) -> Tensor:
         """[..., D] to [..., n] sizes |qᵢ| of what one term sees of the query."""
         return self.terms(query)

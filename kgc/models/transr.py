@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kgc.models.algebra import ordered_vector_matrix
+from kgc.models.algebra import row_by_row
 from kgc.models.base import KGEModel
-from kgc.models.init import Identity, MarginRange, Parts
+from kgc.models.init import Columns, Identity, MarginRange
 from kgc.models.similarity import Euclidean
 from kgc.types import Side
 
@@ -40,8 +40,8 @@ class TransR(KGEModel):
         self.space = dim if relation_dim is None else relation_dim
         self.lens_dim = self.space * dim
         init = MarginRange(margin, dim)
-        parts = Parts((self.space, init), (self.lens_dim, Identity(self.space, dim)))
-        options = {"entity_init": init, "relation_init": parts} | options
+        groups = Columns((self.space, init), (self.lens_dim, Identity(self.space, dim)))
+        options = {"entity_init": init, "relation_init": groups} | options
         super().__init__(
             num_entities,
             num_relations,
@@ -61,9 +61,9 @@ class TransR(KGEModel):
 
     def project(self, vectors: Tensor, lens: Tensor) -> Tensor:
         matrix = lens.unflatten(-1, (self.space, self.dim))
-        if torch.is_grad_enabled():
+        if matrix.dim() > 2 or torch.is_grad_enabled():
             return torch.einsum("...kd,...d->...k", matrix, vectors)
-        return ordered_vector_matrix(vectors, matrix.mT)  # in ranking equal entities tie
+        return row_by_row(vectors, matrix.mT, 256)  # in ranking equal entities tie
 
     def relation_magnitude(self, vectors: Tensor) -> Tensor:
         return vectors[..., : self.space].abs()  # M tends to the identity, not to 0

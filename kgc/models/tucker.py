@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from kgc.limits import require_memory
-from kgc.models.algebra import vector_matrix
+from kgc.models.algebra import bilinear_queries, row_by_row, vector_matrix, without_denormals
 from kgc.models.base import KGEModel
 from kgc.models.init import Init, Uniform, Xavier
 from kgc.models.similarity import Dot
@@ -49,12 +49,12 @@ class TuckER(KGEModel):
         matrix = self.matrices(relation)
         return vector_matrix(anchor, matrix if side is Side.TAIL else matrix.mT)
 
-    def exact_query_vectors(self, queries: Queries) -> Tensor:
+    def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         rows, place = self.relation_rows(queries).unique(return_inverse=True)  # few: a matrix is made once for each
-        matrix = self.matrices(self.relation.weight[rows].double())
-        anchor = self.entity.weight[queries.anchor].double()
-        head = self.asks_head(queries)
-        return torch.where(head, vector_matrix(anchor, matrix.mT[place]), vector_matrix(anchor, matrix[place]))
+        relation = without_denormals(relations[rows]).double()
+        matrix = row_by_row(relation, self.core.double().flatten(1), 32).unflatten(-1, (self.dim, self.dim))
+        anchor = without_denormals(entities[queries.anchor]).double()
+        return bilinear_queries(anchor, matrix, place, self.asks_head(queries))
 
     def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:
         pairs = (anchor.unsqueeze(-1) * answer.unsqueeze(-2)).flatten(-2)  # [*, D²]

@@ -26,6 +26,7 @@ from kgc.limits import lacks_memory
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
 from kgc.ranking import RankingOptions
+from kgc.types import Triples
 
 
 def interruptible(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -88,12 +89,27 @@ _TRAINING = ("optimizer_states", "loops", "callbacks", "epoch", "global_step")
 _PROGRESS = ("seconds", "history", "loss_sum", "examples", "schedule", "rates")
 
 
-def read_checkpoint(path: str) -> Checkpoint:
+def read_checkpoint(path: str, trust: str | list[str] | None = None) -> Checkpoint:
     """Reads a checkpoint of `train.py`; no code in it is run.
 
+    Args:
+        path: the file.
+        trust: modules of the user's own that its config may name besides those of kgc and torch.
+
     Raises:
-        UserError: no such file, not a checkpoint of kgc, or a config that names code outside kgc and torch.
+        UserError: no such file, not a checkpoint of kgc, or a config that names code outside kgc, torch and `trust`.
     """
+    checkpoint = _read(path)
+    _check_targets(OmegaConf.to_container(checkpoint.config), path, [trust] if isinstance(trust, str) else trust or [])
+    return checkpoint
+
+
+def read_weights(path: Path) -> Checkpoint:
+    """Reads a checkpoint whose config is not going to be used: that of this very run."""
+    return _read(str(path))
+
+
+def _read(path: str) -> Checkpoint:
     file = Path(str(path))
     if not file.is_file():
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
@@ -113,7 +129,8 @@ def read_checkpoint(path: str) -> Checkpoint:
         raise UserError(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
-    _check_targets(OmegaConf.to_container(config), path)
+    if isinstance(config.dataset, DictConfig):
+        config.dataset.pop("source", None)  # nothing is fetched from where a stranger's file says: the catalogue knows
     return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs, tuple(lacks))
 
 
@@ -124,18 +141,20 @@ _TRUSTED = re.compile(
 )
 
 
-def _check_targets(node: Any, path: str) -> None:
-    """A config from a file may only name what kgc defines for configs, and torch's optimizers and schedulers."""
+def _check_targets(node: Any, path: str, trust: list[str]) -> None:
+    """A config from a file may only name what kgc defines for configs, torch's optimizers and schedulers, and trust."""
     if isinstance(node, dict):
-        if "_target_" in node and not _trusted(node["_target_"]):
+        target = node.get("_target_")
+        if "_target_" in node and str(target).rpartition(".")[0] not in trust and not _trusted(target):
             raise UserError(
-                f"checkpoint={path}: refused, its config names `{node['_target_']}`, which is not of kgc or torch.optim"
+                f"checkpoint={path}: refused, its config names `{target}`, which is not of kgc or torch.optim; the "
+                "modules of models of your own are named by trust=MODULE"
             )
         for value in node.values():
-            _check_targets(value, path)
+            _check_targets(value, path, trust)
     elif isinstance(node, list):
         for value in node:
-            _check_targets(value, path)
+            _check_targets(value, path, trust)
 
 
 def _trusted(target: Any) -> bool:
@@ -157,9 +176,18 @@ def build_graph(
     return call(cfg.dataset, "dataset", entities=entities, relations=relations)
 
 
-def build_model(cfg: DictConfig, num_entities: int, num_relations: int) -> KGEModel:
-    """The model of `cfg.model`, with initial values drawn from the global generator."""
-    return call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
+def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: Triples | None = None) -> KGEModel:
+    """The model of `cfg.model`, with initial values drawn from the global generator.
+
+    Args:
+        cfg: its node `model`.
+        num_entities, num_relations: E and R.
+        facts: the train split, for models that pass messages over the graph.
+    """
+    model = call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
+    if facts is not None and hasattr(model, "use_facts"):
+        model.use_facts(facts)
+    return model
 
 
 def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[KGEModel, Objective, int]:
@@ -168,7 +196,7 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     Raises:
         UserError: sparse gradients where something needs dense ones, or batches without negatives.
     """
-    model = build_model(cfg, graph.num_entities, graph.num_relations)
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     objective = call(cfg.objective, "objective")
     if cfg.optimizer.get("sparse"):
         if not objective.sparse:
@@ -230,6 +258,17 @@ class NoProfiler(PassThroughProfiler):
 
     def profile(self, action_name: str) -> contextlib.nullcontext:
         return self._nothing
+
+
+def device_of(cfg: DictConfig) -> torch.device:
+    """The device of a task that runs on one: the first GPU where there is one and `trainer.accelerator` allows it.
+
+    Raises:
+        UserError: `trainer.accelerator` wants a GPU and there is none.
+    """
+    if cfg.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        raise UserError("trainer.accelerator=gpu: torch sees no GPU here; choose trainer=cpu or trainer=ddp_cpu")
+    return torch.device("cuda" if cfg.trainer.accelerator != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:

@@ -24,7 +24,12 @@ _WHOLE = {
     "trainer.patience": (0, _BIG, True),
     "model.dim": (1, _BIG, False),
     "model.relation_dim": (1, _BIG, True),
+    **{f"model.{size}": (1, _BIG, False) for size in ("height", "channels", "kernel", "layers", "heads", "width")},
+    "model.hidden": (1, _BIG, False),
+    "model.bases": (1, _BIG, True),
+    "model.blocks": (1, _BIG, True),
     "ranking.limit": (1, _BIG, True),
+    "bootstrap": (1, _BIG, True),
     "sampler.num_negatives": (1, _BIG, False),
     "sampler.proposal.share": (1, _BIG, True),
     "sampler.proposal.pool_size": (1, _BIG, False),
@@ -43,6 +48,9 @@ _NUMBER = {
     "model.margin": (-_INF, _INF, False),
     "model.entity_dropout": (0, 0.999999, False),
     "model.relation_dropout": (0, 0.999999, False),
+    **{
+        f"model.{part}dropout": (0, 0.999999, False) for part in ("", "input_", "feature_", "hidden_", "self_", "edge_")
+    },
     "sampler.temperature": (0, _INF, False),
     "sampler.proposal.power": (-_INF, _INF, False),
     "sampler.proposal.floor": (0, _INF, False),
@@ -68,6 +76,11 @@ _NUMBER = {
 _FLAG = (
     "test",
     "model.reciprocal",
+    "model.across_relations",
+    "model.dependent",
+    "model.one_hop",
+    "model.layer_norm",
+    "model.short_cut",
     "sampler.mask_known",
     "sampler.proposal.log_q",
     "objective.subsampling",
@@ -81,6 +94,7 @@ _CHOICE = {
     "trainer.precision": ("32-true", "bf16-mixed"),
     "trainer.backend": (None, "gloo", "nccl"),
     "split": SPLITS,
+    "protocol": ("triple", "query"),
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from collections.abc import Sequence
+import typing
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -24,6 +26,7 @@ _SUPPLIED = {
     "scheduler": ("optimizer",),
     "logger": ("save_dir",),
 }
+_LISTED = 50  # choices of one group that a message names
 _MAY_BE_NONE = ("regularizer", "scheduler")  # `none` in these groups is null
 _GENERATOR = "generator"  # of `sampler=kbgan`: a model
 _PARTIAL = ("optimizer", "scheduler", _GENERATOR)  # called later, with what they are for
@@ -43,8 +46,17 @@ def wrong_choice(words: Sequence[str]) -> str | None:
     for word in words:
         name, sign, value = word.lstrip("+").partition("=")
         if sign and is_group(name) and value not in choices(name) and not value.startswith(("[", "{")):
-            return f"{name}={value}: choices of the group {name} are {', '.join(choices(name))}"
+            return f"{name}={value}: choices of the group {name} are {listed(name, value)}"
     return None
+
+
+def listed(group: str, value: str) -> str:
+    """The choices of a group; of many, those whose names are nearest to a value."""
+    names = choices(group)
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    near = difflib.get_close_matches(value, names, 8, 0.3) or names[:8]
+    return f"{', '.join(near)} and {len(names) - len(near)} others, the names of the files in conf/{group}"
 
 
 def check_groups(cfg: DictConfig, name: str, resumed: bool = False) -> None:
@@ -64,10 +76,21 @@ def check_groups(cfg: DictConfig, name: str, resumed: bool = False) -> None:
     for group in [g for g in groups if g != "experiment"]:
         if cfg.get(group) is None and not (group in cfg and (group in _MAY_BE_NONE or group in plain)):
             raise UserError(f"{group}: is needed; choose {group}=NAME from {', '.join(choices(group))}")
+    if isinstance(cfg.get("task"), DictConfig):
+        plain += _task_keys(cfg.task.get("_target_"))
     known = {"": [*plain, *groups]}
     known |= {g: list(OmegaConf.load(config_dir() / f)) for g, f in _PLAIN_GROUPS.items() if g in groups}
     for group, keys in known.items():
         _check_plain(cfg[group] if group else cfg, f"{group}." if group else "", keys, resumed)
+
+
+def _task_keys(target: Any) -> list[str]:
+    """The keys that a choice of the group `task` puts beside it."""
+    files = [OmegaConf.load(config_dir() / "task" / f"{name}.yaml") for name in choices("task")]
+    own = [key for file in files if file.task._target_ == target for key in file if key not in ("task", "defaults")]
+    if not own and target not in [file.task._target_ for file in files]:
+        raise UserError(f"task._target_={shown(target)}: choose task=NAME from {', '.join(choices('task'))}")
+    return own
 
 
 def check_nodes(cfg: DictConfig) -> None:
@@ -77,8 +100,11 @@ def check_nodes(cfg: DictConfig) -> None:
         UserError: names the key.
     """
     for group, supplied in _SUPPLIED.items():
-        if cfg.get(group) is not None:
-            _check_node(cfg[group], group, supplied)
+        node = cfg.get(group)
+        if group == "dataset" and isinstance(node, DictConfig) and "inference" in node:  # evaluate.py reads it itself
+            node = OmegaConf.create({key: value for key, value in node.items() if key != "inference"}) or None
+        if node is not None:
+            _check_node(node, group, supplied)
 
 
 # Groups that the tasks read by themselves, with a file that has all their keys.
@@ -96,8 +122,15 @@ def _check_plain(node: Any, prefix: str, keys: list[str], resumed: bool) -> None
         raise UserError(f"{prefix}{unknown[0]}: no such key; there are {', '.join(keys)}")
 
 
-def _check_node(node: Any, key: str, supplied: tuple[str, ...] = ()) -> Any:
-    """A node with a `_target_`, and those in it; returns what the `_target_` names."""
+def _check_node(node: Any, key: str, supplied: tuple[str, ...] = (), later: bool | None = None) -> Any:
+    """A node with a `_target_`, and those in it; returns what the `_target_` names.
+
+    Args:
+        node: the node.
+        key: its config key.
+        supplied: parameters that the program gives.
+        later: whether it is called later, with more parameters (`_partial_`); None where its name says so.
+    """
     if not isinstance(node, DictConfig) or "_target_" not in node:
         choice = f"; choose {key}=NAME from {', '.join(choices(key))}" if is_group(key) else ""
         raise UserError(f"{key}={shown(node)}: must be a mapping with a _target_{choice}")
@@ -109,7 +142,9 @@ def _check_node(node: Any, key: str, supplied: tuple[str, ...] = ()) -> Any:
         raise UserError(f"{key}._target_={shown(target)}: there is no such class or function") from error
     if not callable(function):
         raise UserError(f"{key}._target_={target}: is no class or function")
-    partial, later = node.get("_partial_", False), key.rpartition(".")[2] in _PARTIAL
+    partial = node.get("_partial_", False)
+    if later is None:
+        later = key.rpartition(".")[2] in _PARTIAL
     if partial is not later:
         raise UserError(f"{key}._partial_={shown(partial)}: must be {shown(later)}")
     for name in node:
@@ -117,12 +152,14 @@ def _check_node(node: Any, key: str, supplied: tuple[str, ...] = ()) -> Any:
             raise UserError(f"{key}.{name}: missing; give {key}.{name}=…")
     nodes = {n: node[n] for n in node if isinstance(node[n], DictConfig) and "_target_" in node[n]}
     values = {n: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for n, v in node.items()}
-    check_options(function, values, key, supplied)
+    named = key.rpartition(".")[2] in _PARTIAL
+    check_options(function, values, key, supplied, complete=named or not later)
     for name, value in nodes.items():
         if OmegaConf.is_interpolation(node, name):
             continue  # a group of its own
-        made = _check_node(value, f"{key}.{name}", _SUPPLIED["model"] if name == _GENERATOR else ())
         kind = parameters(function)[0].get(name, (False, None))[1]
+        called = typing.get_origin(kind) is Callable or None
+        made = _check_node(value, f"{key}.{name}", _SUPPLIED["model"] if name == _GENERATOR else (), called)
         if isinstance(kind, type) and isinstance(made, type) and not issubclass(made, kind):
             raise UserError(f"{key}.{name}._target_={value.get('_target_')}: is no {kind.__name__}")
     return function

@@ -1,112 +1,97 @@
-"""Filtered link prediction: ranks of a split, their metrics, and the files they go to."""
+"""`task=link_prediction`: filtered ranks of a split, one answer or one list a question."""
 
 from __future__ import annotations
 
-import logging
-import time
+from pathlib import Path
 
-import numpy as np
 import polars as pl
 import torch
-from pytorch_lightning import Trainer
+from omegaconf import DictConfig, OmegaConf
 
+from kgc.console import ProgressLine
 from kgc.data.datamodule import KGDataModule
-from kgc.data.graph import KnowledgeGraph, unseen_mask
+from kgc.data.sample import sample_triples
 from kgc.errors import UserError
-from kgc.metrics.intervals import sample_intervals
+from kgc.metrics.intervals import bootstrap_interval
 from kgc.module import KGEModule
-from kgc.ranking import NonFiniteScore, describe
-from kgc.tasks.build import interruptible
-from kgc.types import RankCounts, Side, Triples
-
-log = logging.getLogger(__name__)
-
-# Queries ranked per validation step: large enough that equal queries meet, small enough that progress shows.
-QUERIES_A_STEP = 8192
-
-
-def split_triples(graph: KnowledgeGraph, split: str) -> Triples:
-    """The triples of a split that is to be ranked.
-
-    Raises:
-        UserError: there are none.
-    """
-    triples = graph.split(split)
-    if not len(triples):
-        raise UserError(f"the {split} split of {graph.name} is empty: there is nothing to rank")
-    return triples
+from kgc.ranking import planned
+from kgc.runtime import prepare_process
+from kgc.tasks.build import build_trainer, ranking_arguments
+from kgc.tasks.evaluate import load
+from kgc.tasks.launch import launch, processes_wanted
+from kgc.tasks.output import Session, run_facts, write_answers, write_run
+from kgc.tasks.query_protocol import rank_lists
+from kgc.tasks.split_ranks import QUERIES_A_STEP, rank_split, split_triples
+from kgc.tasks.storage import one_line_for_files
+from kgc.types import Side
 
 
-def rank_split(
-    module: KGEModule, trainer: Trainer, data: KGDataModule, split: str, sample: Triples | None = None
-) -> tuple[dict[str, float], pl.DataFrame]:
-    """Ranks both queries of every triple of a split, or of a sample of it.
+def link_prediction(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
+    """`task=link_prediction`: ranks one split, and writes `metrics.json`, `report.html` and `ranks.parquet`, or with
+    `protocol=query` `per_query.parquet`.
+
+    Args:
+        cfg: what `conf/evaluate.yaml` composes to.
+        run_dir: the run's folder.
 
     Returns:
-        Metrics under `SPLIT/…` with `SPLIT/num_unseen` (queries of triples with an entity or relation never seen in
-        train) and `SPLIT/seconds`, and the rows of `ranks.parquet`. The same on every process. Those of a sample stand
-        under `SPLIT/sampled/…`, with the intervals of `kgc.metrics.intervals`, `num_triples` and `split_triples`.
+        The content of `metrics.json`.
 
     Raises:
-        UserError: the split is empty, or a right answer has a non-finite score.
+        UserError: a mistake in the config or the files it names.
     """
-    graph = module.graph
-    whole = split_triples(graph, split)
-    triples = whole if sample is None else sample
-    name = split if sample is None else f"{split}/sampled"
-    began = time.perf_counter()
-    module.to(trainer.strategy.root_device)
-    module.start_ranking(triples)
-    data.trainer = trainer
-    batches = data.query_batches(triples)
-    log.info("ranking    %s: %s", split, describe(module.model, next(iter(batches))[0], module.ranking))
-    try:
-        interruptible(trainer.test, module, dataloaders=batches, verbose=False)
-    except NonFiniteScore as error:
-        raise UserError(describe_nonfinite(error, graph)) from error
-    counts = module.ranks.ranks()
-    metrics = module.ranks.compute()
-    if sample is not None:
-        metrics |= sample_intervals(counts, len(whole), module.hits)
-        metrics |= {"num_triples": len(triples), "split_triples": len(whole)}
-    metrics["num_unseen"] = 2 * int(unseen_mask(graph, triples).sum())
-    metrics["seconds"] = time.perf_counter() - began
-    return {f"{name}/{key}": value for key, value in metrics.items()}, ranks_frame(graph, triples, counts)
+    processes = processes_wanted(cfg)
+    arguments = (OmegaConf.to_container(cfg, resolve=True), str(run_dir))
+    return launch(run, processes, *arguments) if processes > 1 else run(*arguments)
 
 
-def ranks_frame(
-    graph: KnowledgeGraph, triples: Triples | None = None, counts: RankCounts | None = None
-) -> pl.DataFrame:
-    """One row a query, first all that ask for the head, then all that ask for the tail; none without triples."""
-    if triples is None or counts is None:
-        triples = Triples.empty()
-        counts = RankCounts(*[triples.head] * 4)
-    entities, relations = (pl.Series(v.labels, dtype=pl.String) for v in (graph.entities, graph.relations))
+def run(config: dict, folder: str) -> dict[str, float]:
+    """One process of an evaluation."""
+    cfg = OmegaConf.create(config)
+    run_dir = Path(folder)
+    with one_line_for_files(run_dir), Session(run_dir, "evaluate.log") as session:
+        terminal = session.terminal
+        prepare_process()
+        graph, model, cfg = load(cfg, terminal)
+        terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
+        whole = split_triples(graph, cfg.split)
+        sample = None
+        if cfg.ranking.limit is not None and cfg.protocol == "query":
+            raise UserError("ranking.limit: goes with protocol=triple; a question's list needs all its answers")
+        if cfg.ranking.limit is not None and cfg.ranking.limit < len(whole):
+            sample = sample_triples(whole, cfg.ranking.limit, cfg.seed)
+            terminal.say(
+                f"sample     {len(sample):,} of {len(whole):,} {cfg.split} triples, seed {cfg.seed}: the metrics are "
+                f"estimates and stand under {cfg.split}/sampled/"
+            )
+        session.start_logging(cfg)
+        trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
+        module = KGEModule(model, graph, **ranking_arguments(cfg))
+        queries = 2 * len(whole if sample is None else sample) // trainer.world_size
+        module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
+        data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, 0)
+        if cfg.protocol == "query":
+            metrics, lists = rank_lists(module, trainer, data, cfg.split, cfg.bootstrap, cfg.seed)
+            if trainer.is_global_zero:
+                title = f"{type(model).__name__} on {graph.name}, one list a question"
+                write_answers(cfg, title, metrics, session, {"per_query": lists}, run_facts(graph))
+            return metrics
+        metrics, ranks = rank_split(module, trainer, data, cfg.split, sample)
+        if cfg.bootstrap is not None and sample is None:
+            metrics |= bootstrap_metrics(ranks, cfg.split, module.hits, cfg.bootstrap, cfg.seed)
+        if trainer.is_global_zero:
+            write_run(cfg, graph, metrics, ranks, [], session)
+        return metrics
 
-    def labels(vocabulary: pl.Series, ids: torch.Tensor) -> pl.Series:
-        return vocabulary.gather(np.tile(ids.numpy(), len(Side)))
 
-    return pl.DataFrame(
-        {
-            "head": labels(entities, triples.head),
-            "relation": labels(relations, triples.relation),
-            "tail": labels(entities, triples.tail),
-            "side": pl.Series([side.label for side in Side]).gather(np.repeat(np.arange(len(Side)), len(triples))),
-            "optimistic": counts.optimistic.numpy(),
-            "pessimistic": counts.pessimistic.numpy(),
-            "realistic": counts.realistic.numpy(),
-            "candidates": counts.candidates.numpy(),
-        }
-    )
-
-
-def describe_nonfinite(error: NonFiniteScore, graph: KnowledgeGraph) -> str:
-    """The message of a non-finite score with labels in place of ids."""
-    anchor, target = graph.entities[int(error.queries.anchor)], graph.entities[int(error.targets)]
-    head, tail = (target, anchor) if int(error.queries.side) == Side.HEAD else (anchor, target)
-    relation = graph.relations[int(error.queries.relation)]
-    return (
-        f"the model scores the right answer of at least {error.count} quer{'y' if error.count == 1 else 'ies'} as "
-        f"{error.value}, first for the triple ({head!r}, {relation!r}, {tail!r}): it has diverged (lower optimizer.lr) "
-        "or its vectors are damaged; ranking.nonfinite=worst ranks such queries last instead"
-    )
+def bootstrap_metrics(
+    ranks: pl.DataFrame, split: str, hits: tuple[int, ...], resamples: int, seed: int
+) -> dict[str, float]:
+    """95 % intervals of MRR and Hits@K: the two queries of a triple are drawn together."""
+    realistic = torch.tensor(ranks["realistic"].to_numpy()).view(len(Side), -1).T  # [triples, 2]
+    values = {"mrr": 1 / realistic} | {f"hits@{k}": (realistic <= k).double() for k in hits}
+    intervals = {}
+    for name, value in values.items():
+        low, high = bootstrap_interval(value, resamples, seed)
+        intervals |= {f"{split}/{name}_low": low, f"{split}/{name}_high": high}
+    return intervals

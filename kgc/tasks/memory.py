@@ -145,7 +145,7 @@ def _steps(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[Ca
     def step(size: int) -> None:
         # Gradients of the step before are there until the first backward pass, as in training.
         for batch in range(cfg.trainer.accumulate_grad_batches):
-            with trainer.strategy.precision_plugin.train_step_context():
+            with trainer.strategy.precision_plugin.train_step_context(), model.one_pass():
                 loss = objective.loss(model, order[:size], batch, generator)
             if batch == 0:
                 optimizer.zero_grad()

@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
 from kgc.report import breakdown_by_relation, metrics_table, ranked_parts, write_report
+from kgc.summary import plain_table, write_page
 from kgc.tasks.build import call
 
 
@@ -116,12 +118,40 @@ def write_run(
     terminal.say(f"written to {run_dir}: metrics.json, ranks.parquet, report.html")
 
 
-def run_facts(graph: KnowledgeGraph) -> dict[str, str]:
+def write_answers(
+    cfg: DictConfig,
+    title: str,
+    metrics: dict[str, float],
+    session: Session,
+    frames: dict[str, pl.DataFrame],
+    facts: dict[str, str],
+    parts: Sequence[str] = (),
+    page: str = "report.html",
+) -> None:
+    """What a task other than the ranking of a split leaves: `metrics.json`, each frame as `NAME.parquet`, `report.html`
+    and the loggers' summary, with the metrics on the console.
+
+    Args:
+        parts: further sections of the report, ready HTML.
+        page: the report's name.
+    """
+    write_json(session.run_dir / "metrics.json", metrics)
+    for name, frame in frames.items():
+        write_parquet(session.run_dir / f"{name}.parquet", frame)
+    write_page(session.run_dir / page, title, metrics, OmegaConf.to_yaml(cfg), facts, parts)
+    for logger in session.loggers:
+        logger.log_metrics(metrics)
+    session.terminal.say(plain_table(title, metrics))
+    files = ", ".join(["metrics.json", *(f"{name}.parquet" for name in frames), page])
+    session.terminal.say(f"written to {session.run_dir}: {files}")
+
+
+def run_facts(graph: KnowledgeGraph | None = None) -> dict[str, str]:
     """What reproduces a run, for the report."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     return {
         "command": " ".join(map(quoted, [Path(sys.argv[0]).name, *sys.argv[1:]])),
-        "data": f"{graph.name}, SHA-256 {graph.digest}",
+        **({"data": f"{graph.name}, SHA-256 {graph.digest}"} if graph is not None else {}),
         "versions": f"kgc {version('kgc')}, torch {torch.__version__}, Python {platform.python_version()}",
         "device": device,
     }

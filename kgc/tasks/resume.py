@@ -25,6 +25,12 @@ _FIXED = (
 )
 
 
+def config_words(overrides: list[str]) -> list[str]:
+    """The words of a command line that say what the config is, and where its files lie."""
+    words = ((word, word.lstrip("+~")) for word in overrides)
+    return [w for w, key in words if key.startswith("hydra.searchpath") or not key.startswith(("hydra", "checkpoint="))]
+
+
 def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
     """The config of the checkpoint, with the words of the command line on top.
 
@@ -45,7 +51,7 @@ def resumed_config(resume: Checkpoint, overrides: list[str]) -> DictConfig:
             f"checkpoint={resume.path}: written by an older version of kgc, it lacks {', '.join(resume.lacks)}, "
             "without which a run cannot go on; evaluate.py still takes it, and a new run starts without checkpoint="
         )
-    words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
+    words = config_words(overrides)
     # `+` adds a key that was not there; today it may be.
     stored = ["+" + word if word.startswith("+") and not word.startswith("++") else word for word in resume.overrides]
     try:

@@ -27,13 +27,16 @@ from kgc.tasks.build import (
     load_weights,
     ranking_arguments,
     read_checkpoint,
+    read_weights,
 )
 from kgc.tasks.check import check_config
+from kgc.tasks.explain import write_learned_rules
 from kgc.tasks.launch import launch, processes_wanted
-from kgc.tasks.link_prediction import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.memory import largest_batch, one_line_for_memory
+from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
-from kgc.tasks.resume import resumed_config, resumed_folder
+from kgc.tasks.resume import config_words, resumed_config, resumed_folder
+from kgc.tasks.split_ranks import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.storage import check_room, check_writable, one_line_for_files
 
 
@@ -53,7 +56,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         UserError: a mistake in the config or the data.
     """
     overrides = overrides or []
-    resume = read_checkpoint(cfg.checkpoint) if cfg.checkpoint else None
+    resume = read_checkpoint(cfg.checkpoint, cfg.trust) if cfg.checkpoint else None
     if resume:
         cfg = resumed_config(resume, overrides)
         run_dir = resumed_folder(run_dir, resume, overrides)
@@ -73,10 +76,12 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         raise UserError(
             f"trainer.max_epochs={cfg.trainer.max_epochs}: the checkpoint has {resume.epochs} epochs already"
         )
+    if is_mined(cfg):
+        check_mined(cfg, resume is not None)
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(str(cfg.dataset.path)).resolve())  # the checkpoint finds its data from anywhere
     config = OmegaConf.to_container(cfg, resolve=True)
-    words = [w for w in overrides if not w.lstrip("+~").startswith(("hydra", "checkpoint="))]
+    words = config_words(overrides)
     arguments = (config, words, str(run_dir), str(resume.path) if resume else None)
     processes = processes_wanted(cfg)
     metrics = launch(run, processes, *arguments) if processes > 1 else run(*arguments)
@@ -99,7 +104,7 @@ def run(config: dict[str, Any], words: list[str], folder: str, resume: str | Non
 def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session: Session) -> dict[str, float]:
     """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
     run_dir, terminal = session.run_dir, session.terminal
-    checkpoint = read_checkpoint(resume) if resume else None
+    checkpoint = read_checkpoint(resume, cfg.trust) if resume else None
     check_writable(run_dir / "checkpoints")
     prepare_process()
     seed_everything(cfg.seed, verbose=False)
@@ -112,6 +117,16 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         )
     for line in graph.report.lines():
         terminal.say(line)
+    identity = {
+        "config": OmegaConf.to_container(cfg, resolve=True),
+        "overrides": words,
+        "entities": graph.entities.labels,
+        "relations": graph.relations.labels,
+        "digest": graph.digest,
+        "version": version("kgc"),
+    }
+    if is_mined(cfg):
+        return mine_and_test(cfg, graph, identity, session)
     checkpoints = Checkpoints(run_dir / "checkpoints", cfg.trainer.save_minutes)
     stop = StopOnSignal(checkpoints)
     callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop]
@@ -148,19 +163,12 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         optimizer=call(cfg.optimizer, "optimizer"),
         scheduler=call(cfg.scheduler, "scheduler"),
         seed=cfg.seed,
-        identity={
-            "config": OmegaConf.to_container(cfg, resolve=True),
-            "overrides": words,
-            "entities": graph.entities.labels,
-            "relations": graph.relations.labels,
-            "digest": graph.digest,
-            "version": version("kgc"),
-        },
+        identity=identity | {"config": OmegaConf.to_container(cfg, resolve=True)},  # with the batch size found
         **ranking_arguments(cfg),
     )
     check_room(checkpoints, module)
     parameters = sum(p.numel() for p in model.parameters())
-    if cfg.trainer.compile is not False:
+    if cfg.trainer.compile is not False and hasattr(model, "similarity"):
         cells = math.inf if cfg.trainer.compile else objective.cells(model, num_examples * cfg.trainer.max_epochs)
         compile_training(model.similarity, cells, model.dim, trainer.strategy.root_device)
     terminal.say(
@@ -185,7 +193,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
         raise
     epochs = len(module.history)
-    best = read_checkpoint(str(checkpoints.best))
+    best = read_weights(checkpoints.best)
     load_weights(model, best)
     terminal.say(
         f"trained {epochs} epochs in {module.seconds:.1f} s; weights of the best epoch, {checkpoints.best_epoch + 1}: "
@@ -197,6 +205,8 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         if len(graph.split(split)):
             values, ranks = rank_split(module, trainer, data, split)
             metrics |= values
+    if trainer.is_global_zero and hasattr(model, "learned_rules"):
+        terminal.say(f"rules      {write_learned_rules(run_dir / 'rules.tsv', model, graph)}")
     if trainer.is_global_zero:
         write_run(cfg, graph, metrics, ranks, module.history, session)
     return metrics

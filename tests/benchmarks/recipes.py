@@ -1,6 +1,6 @@
 """Trains the recipes of `conf/experiment/` and prints what each reaches.
 
-python tests/benchmarks/recipes.py [NAME …]
+python tests/benchmarks/recipes.py [NAME or PATTERN …], for instance '*_umls' '*_nations'
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 from kgc.paths import config_dir
@@ -17,7 +18,8 @@ KEYS = ("valid/mrr", "test/mrr", "test/hits@1", "test/hits@3", "test/hits@10", "
 
 
 def main() -> None:
-    names = sys.argv[1:] or sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
+    files = (config_dir() / "experiment").glob("*.yaml")
+    names = sorted(path.stem for path in files if any(fnmatch(path.stem, pattern) for pattern in sys.argv[1:] or ["*"]))
     root = Path(__file__).parents[2]
     print("recipe".ljust(24), *(key.rjust(13) for key in KEYS))
     for name in names:

@@ -142,12 +142,12 @@ def test_label_outside_a_given_vocabulary(tmp_path):
 
 def test_folders_without_train(tmp_path):
     assert message(load_graph, tmp_path / "no", "x") == f"{tmp_path}/no: no such folder"
-    endings = ".txt,.txt.gz,.txt.zst,.tsv,.tsv.gz,.tsv.zst,.csv,.csv.gz,.csv.zst,.parquet"
+    endings = ".txt,.txt.gz,.txt.zst,.tsv,.tsv.gz,.tsv.zst,.csv,.csv.gz,.csv.zst,.parquet,.nt,.nt.gz,.ttl,.ttl.gz"
     looked = f"{tmp_path}: no train split; looked for train{{{endings}}}"
     assert message(load_graph, tmp_path, "x") == f"{looked}, found nothing"
     write(tmp_path, valid=["a r b"])
-    (tmp_path / "train.nt").write_text("a r b")
-    assert message(load_graph, tmp_path, "x") == f"{looked}, found train.nt, valid.txt"
+    (tmp_path / "train.dat").write_text("a r b")
+    assert message(load_graph, tmp_path, "x") == f"{looked}, found train.dat, valid.txt"
     write(tmp_path, train=[])
     assert message(load_graph, tmp_path, "x") == f"{tmp_path}/train.txt: the train split has no triples"
 

@@ -175,7 +175,7 @@ def test_damaged_compression(tmp_path, packed):
 def test_no_file_and_unknown_ending(tmp_path):
     assert message(read_triples, tmp_path / "train.txt") == f"{tmp_path}/train.txt: no such file"
     assert message(read_triples, tmp_path / "train.parquet") == f"{tmp_path}/train.parquet: no such file"
-    path = write(tmp_path / "train.nt", GOOD)
+    path = write(tmp_path / "train.dat", GOOD)
     assert message(read_triples, path).startswith(f"{path}: unknown ending; known are .txt .txt.gz .txt.zst .tsv")
 
 

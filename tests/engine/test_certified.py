@@ -17,6 +17,7 @@ from kgc.models.complex import ComplEx
 from kgc.models.distmult import DistMult
 from kgc.models.protate import PRotatE
 from kgc.models.rotate import RotatE
+from kgc.models.rote import RotE
 from kgc.models.toruse import TorusE
 from kgc.models.transe import TransE
 from kgc.ranking import RankingOptions, rank_queries
@@ -45,6 +46,10 @@ def manhattan(query: list[float], candidate: list[float]) -> float:
     return -folded([abs(a - b) for a, b in zip(query, candidate, strict=True)])
 
 
+def biased(query: list[float], candidate: list[float]) -> float:
+    return candidate[-1] + squared(query[:-1], candidate[:-1])
+
+
 def torus(query: list[float], candidate: list[float]) -> float:
     differences = [a - b for a, b in zip(query, candidate, strict=True)]
     return -folded([abs(d - round(d)) for d in differences])
@@ -52,9 +57,8 @@ def torus(query: list[float], candidate: list[float]) -> float:
 
 def half_sine(query: list[float], candidate: list[float]) -> float:
     half = torch.tensor([(a - b) / 2 for a, b in zip(query, candidate, strict=True)], dtype=torch.float64)
-    return -folded(
-        [abs(sine) * 0.1 for sine in half.sin().tolist()]
-    )  # libraries round the last bit of sines as they do
+    sines = half.sin().tolist()  # torch's: libraries round the last bit as they do
+    return -folded([abs(sine) * 0.1 for sine in sines])
 
 
 def box(query: list[float], candidate: list[float]) -> float:
@@ -73,6 +77,7 @@ MODELS = {
     "complex": (lambda: ComplEx(E, 1, DIM), dot),
     "transe_l1": (lambda: TransE(E, 1, DIM, norm=1), manhattan),
     "transe_l2": (lambda: TransE(E, 1, DIM, norm=2), squared),
+    "rote": (lambda: RotE(E, 1, DIM), biased),
 }
 
 
@@ -81,7 +86,7 @@ def check(name: str, entities: torch.Tensor, relation: torch.Tensor, **options) 
     make, formula = MODELS[name]
     model = make()
     with torch.no_grad():
-        model.entity.weight.copy_(entities)
+        model.entity.weight.copy_(torch.cat([entities, entities[:, : model.extra]], dim=1))  # biases of the same kind
         model.relation.weight.copy_(relation[:, : model.relation.embedding_dim])
     anchor = torch.arange(E)
     queries, targets = Queries(anchor, torch.zeros_like(anchor), Side.TAIL), anchor.roll(7)

@@ -1,4 +1,4 @@
-"""`FilteredRank`: the same numbers for any order of batches and any number of processes."""
+"""`FilteredRank` and its like: the same numbers for any order of batches and any number of processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from kgc.metrics.filtered_rank import FilteredRank
+from kgc.metrics.classification import Classified
+from kgc.metrics.filtered_rank import AnswerRanks, FilteredRank
 from kgc.types import RankCounts
 
 Q = 26
@@ -37,6 +38,15 @@ def filled(parts: list[torch.Tensor], device: torch.device | str = "cpu") -> Fil
         counts = RankCounts(*(getattr(COUNTS, name)[part].to(device) for name in vars(COUNTS)))
         metric.update(part.to(device), counts)
     return metric
+
+
+def others(parts: list[torch.Tensor]) -> list[AnswerRanks | Classified]:
+    """The Metrics of lists of answers and of labels, filled with the same batches."""
+    answers, scores = AnswerRanks(torch.arange(Q) // 3, torch.arange(Q) % 3, 9, HITS), Classified(SIDE == 0)
+    for part in parts:
+        answers.update(part, COUNTS[part])
+        scores.update(part, COUNTS.better[part])
+    return [answers, scores]
 
 
 def expected() -> dict[str, float]:
@@ -165,18 +175,21 @@ def exchange(batches: list[torch.Tensor]) -> dict:
         "metrics": metric.compute(),
         "again": metric.compute(),
         "better": ranks.better.tolist(),
+        "others": [other.compute() for other in others(batches)],
         "own": (metric.better >= 0).nonzero().squeeze(1).tolist(),
     }
 
 
 def test_any_number_of_processes_gives_the_numbers_of_one_bit_for_bit(tmp_path):
     single = filled([torch.arange(Q)]).compute()
+    further = [other.compute() for other in others([torch.arange(Q)])]
     mp.spawn(run_process, (str(tmp_path),), nprocs=max(WORLDS))
     for world, rank in [(2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]:
         results = json.loads((tmp_path / f"{world}-{rank}.json").read_text())
         for name, parts in shards(world).items():
             got = results[name]
             assert got["metrics"] == single, (world, rank, name)
+            assert got["others"] == further, (world, rank, name)
             assert got["again"] == single, (world, rank, name)
             assert got["better"] == COUNTS.better.tolist(), (world, rank, name)
             # After the exchange each process holds its own queries again.

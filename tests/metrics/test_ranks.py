@@ -101,6 +101,8 @@ def test_names_are_those_of_the_metrics_file():
     assert names == {prefix + name for prefix in prefixes for name in basic} | {
         *("expected/" + name for name in basic - {"mr"}),
         *("amr", "amri", "num_queries", "num_tied", "num_nonfinite"),
+        *("mrr@1", "mrr@3", "mrr@10", "median_rank", "geometric_mean_rank"),
+        *("adjusted_mrr", "adjusted_hits@1", "z_mr", "z_mrr", "z_hits@1"),  # all 3 candidates are hits@3 and @10
     }
 
 
@@ -159,3 +161,34 @@ def test_expectations_for_ten_millions_of_rivals(better, equal):
     assert abs(expected_reciprocal_rank(counts).item() - wanted) < 1e-14
     if better == 0:
         assert expected_hits_at(counts, 10).item() == 10 / (equal + 1)
+
+
+ADJUSTED = {  # ours: PyKEEN's, and +1 or -1
+    "mr": "ArithmeticMeanRank",
+    "mrr": "InverseHarmonicMeanRank",
+    "median_rank": "MedianRank",
+    "geometric_mean_rank": "GeometricMeanRank",
+    "amr": "AdjustedArithmeticMeanRank",
+    "amri": "AdjustedArithmeticMeanRankIndex",
+    "adjusted_mrr": "AdjustedInverseHarmonicMeanRank",
+    "z_mr": "ZArithmeticMeanRank",
+    "z_mrr": "ZInverseHarmonicMeanRank",
+}
+
+
+@pytest.mark.parametrize("tied", [0, 4])
+def test_adjusted_metrics_are_those_of_pykeen(tied):
+    ranking = pytest.importorskip("pykeen.metrics.ranking", reason="PyKEEN is not installed")
+    generator = torch.Generator().manual_seed(tied)
+    candidates = torch.randint(2, 3000, (400,), generator=generator)
+    better = (torch.rand(400, generator=generator) ** 4 * (candidates - 1)).long()
+    equal = torch.minimum(torch.randint(0, tied + 1, (400,), generator=generator), candidates - 1 - better)
+    counts = RankCounts(better, equal, candidates, torch.zeros_like(better))
+    metrics = rank_metrics(counts, torch.ones(400), (1, 3, 10))
+    ranks, n = counts.realistic.numpy(), candidates.numpy()
+    for ours, theirs in ADJUSTED.items():
+        assert metrics[ours] == pytest.approx(getattr(ranking, theirs)()(ranks, n), rel=1e-9), ours
+    for k in (1, 3, 10):
+        for ours, theirs in (("hits", "HitsAtK"), ("adjusted_hits", "AdjustedHitsAtK"), ("z_hits", "ZHitsAtK")):
+            value = getattr(ranking, theirs)(k=k)(ranks, n)
+            assert metrics[f"{ours}@{k}"] == pytest.approx(value, rel=1e-9, abs=1e-12), (ours, k)

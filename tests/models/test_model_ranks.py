@@ -7,7 +7,7 @@ import random
 import oracle
 import pytest
 import torch
-from test_contract import CASES, Case, E, R, every_model, expected_score, mixed_queries, spread
+from test_contract import CASES, DECODERS, Case, E, R, every_model, mixed_queries, scorer, spread, within_reach
 from torch import Tensor
 
 from kgc.data.known import KnownAnswers
@@ -15,7 +15,8 @@ from kgc.models.base import KGEModel
 from kgc.ranking import RankingOptions, is_certified, rank_queries
 from kgc.types import Queries, RankCounts, Triples
 
-BLOCK_PATH = {"transh", "pairre", "transr", "transd", "hake", "mure"}  # candidates depend on the relation
+PROJECTING = {"transh", "pairre", "transr", "transd", "hake", "mure"}  # candidates depend on the relation
+BLOCK_PATH = PROJECTING | {"roth", "refh", "atth", "ermlp"}  # there is no bound on what fp32 loses
 certified_models = pytest.mark.parametrize("case", [c for c in CASES if c.path.stem not in BLOCK_PATH], ids=str)
 
 
@@ -37,12 +38,12 @@ def brute_force(case: Case, model: KGEModel, queries: Queries, targets: Tensor, 
     """Ranks by the oracle's formula on the stored fp32 numbers."""
     known = set(zip(*(column.tolist() for column in (triples.head, triples.relation, triples.tail)), strict=True))
     columns = (queries.anchor, queries.relation, queries.side, targets)
-    expected = []
+    expected, formula = [], scorer(case, model)
     for anchor, relation, side, target in zip(*(column.tolist() for column in columns), strict=True):
         triple = (target, relation, anchor) if side == oracle.HEAD else (anchor, relation, target)
 
         def score(h: int, r: int, t: int, side: int = side) -> float:
-            return expected_score(case, model, *((t, r, side, h) if side == oracle.HEAD else (h, r, side, t)))
+            return formula(*((t, r, side, h) if side == oracle.HEAD else (h, r, side, t)))
 
         expected.append(oracle.rank(score, triple, side, known, E))
     return expected
@@ -50,7 +51,7 @@ def brute_force(case: Case, model: KGEModel, queries: Queries, targets: Tensor, 
 
 @every_model
 def test_ranks_are_those_of_the_formula(case, device):
-    model = spread(case.build(dim=4))
+    model = within_reach(case, spread(case.build(dim=4)))
     queries, targets, triples = both_sides()
     expected = brute_force(case, model, queries, targets, triples)
     queries, targets, triples = both_sides(device)
@@ -63,6 +64,8 @@ def test_ranks_are_those_of_the_formula(case, device):
 @every_model
 def test_entities_that_are_all_alike_score_as_chance(case, device):
     model = spread(case.build(dim=12))
+    around = torch.arange(E).repeat(R)  # a graph in which all entities stand alike
+    model.use_facts(Triples(around, torch.arange(R).repeat_interleave(E), (around + 1) % E))
     with torch.no_grad():
         model.entity.weight.copy_(model.entity.weight[:1].clone().expand_as(model.entity.weight))
     queries, targets, triples = both_sides(device)
@@ -76,7 +79,7 @@ def test_entities_that_are_all_alike_score_as_chance(case, device):
 
 
 @every_model
-def test_models_have_an_error_bound_unless_candidates_depend_on_the_relation(case):
+def test_models_have_an_error_bound_unless_listed(case):
     assert is_certified(case.build(), RankingOptions()) is (case.path.stem not in BLOCK_PATH)
 
 
@@ -97,4 +100,5 @@ def test_exact_query_vectors_and_candidates_give_the_score(case):
     queries = mixed_queries(33)
     with torch.no_grad():
         exact = model.similarity(model.exact_query_vectors(queries), model.candidate_vectors().double())
-        torch.testing.assert_close(exact, model.double().score(queries), rtol=1e-6, atol=1e-6)
+        bound = 1e-4 if case.path.stem in DECODERS else 1e-6  # what an encoder makes is rounded to fp32
+        torch.testing.assert_close(exact, model.double().score(queries), rtol=bound, atol=bound)

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from kgc.models import distances
-from kgc.models.distances import BiasedSquare, Box, HalfSine, ModulusAndPhase, Torus
+from kgc.models.distances import Box, HalfSine, ModulusAndPhase, SquaredEuclidean, Torus
 from kgc.models.similarity import ComplexModulus, Dot, Euclidean, Manhattan, Similarity
 
 Q = [3.0, -1.0, 0.5, 2.0]
 C = [1.0, 1.0, -0.5, 2.5]
-# 3 − 1 − 0.25 + 5; the differences are 2, −2, 1, −0.5; as complex numbers 2 + i and −2 − i/2.
+# 3 − 1 − 0.25 + 5; the differences are 2, −2, 1, −0.5; as complex numbers 2 + i and −2 − i/2. The last
+# numbers, taken for biases, add up to 4.5.
 BY_HAND = {
     "dot": (Dot(), 6.75),
     "manhattan": (Manhattan(), -5.5),
@@ -22,6 +23,7 @@ BY_HAND = {
     "half sine": (HalfSine(2.0), -2 * (2 * math.sin(1) + math.sin(0.5) + math.sin(0.25))),
     "modulus and phase": (ModulusAndPhase(3.0, 2.0), -3 * math.sqrt(8) - 2 * (math.sin(0.5) + math.sin(0.25))),
     "complex modulus": (ComplexModulus(), -(math.sqrt(5) + math.sqrt(4.25))),
+    "squared euclidean": (SquaredEuclidean(), 4.5 - 9),
 }
 ALL = [pytest.param(similarity, id=name) for name, (similarity, _) in BY_HAND.items()]
 
@@ -66,9 +68,8 @@ def test_ranking_keys_tie_where_integer_scores_tie(similarity):
     generator = torch.Generator().manual_seed(2)
     query, candidate = (torch.randint(-1, 2, (n, 4), generator=generator).float() for n in (8, 30))
     key, score = similarity.ranking_key(query, candidate), similarity.own(query, candidate.expand(8, -1, -1))
-    if isinstance(
-        similarity, ComplexModulus | HalfSine | ModulusAndPhase
-    ):  # 1 + √2 = √2 + 1 in fp32, whatever the order of the sum
+    if isinstance(similarity, ComplexModulus | HalfSine | ModulusAndPhase):
+        # 1 + √2 = √2 + 1 in fp32, whatever the order of the sum.
         score = (score * 1e4).round()
         key = (key * 1e4).round()
     assert torch.equal(key.unsqueeze(1) == key.unsqueeze(2), score.unsqueeze(1) == score.unsqueeze(2))
@@ -84,7 +85,7 @@ def test_chunks_of_an_elementwise_similarity_change_nothing():
 
 @pytest.mark.parametrize("similarity", ALL)
 def test_the_best_candidate_of_a_distance_is_the_query_itself(similarity):
-    if isinstance(similarity, Dot):
+    if isinstance(similarity, Dot | SquaredEuclidean):
         pytest.skip("not a distance")
     query = vectors(5, 6, dtype=torch.float32)
     for candidate in (query, query.expand(5, -1, -1)):
@@ -117,12 +118,6 @@ def test_chunks_of_boxes_change_no_score_and_no_gradient(monkeypatch):
         assert torch.equal(scores.detach(), Box()(query.detach(), candidate.detach()))
     for other in results[1:]:
         torch.testing.assert_close(other, results[0], rtol=1e-12, atol=1e-12)
-
-
-def test_biased_squares_by_hand():
-    query, candidate = torch.tensor([[3.0, -1.0, 0.25]]), torch.tensor([[1.0, 1.0, 4.0]])
-    for layout in (candidate, candidate.unsqueeze(0)):
-        assert BiasedSquare()(query, layout).item() == pytest.approx(4.25 - 8, rel=1e-6)
 
 
 def test_an_unfinished_similarity_says_so():

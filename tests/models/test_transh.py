@@ -12,10 +12,12 @@ from torch import Tensor
 
 from kgc.data.known import KnownAnswers
 from kgc.models.base import KGEModel
+from kgc.models.hake import HAKE
 from kgc.models.init import Normal
 from kgc.models.projected import Projected
 from kgc.models.similarity import Dot, Euclidean
 from kgc.models.transh import TransH
+from kgc.models.transr import TransR
 from kgc.ranking import RankingOptions, is_certified, rank_queries
 from kgc.types import Queries, Side, Triples
 
@@ -122,10 +124,11 @@ def test_every_product_of_a_ranking_key_has_one_shape(monkeypatch):
     assert columns >= 12
 
 
-@pytest.mark.parametrize(("entities", "dim", "block"), [(7, 4, 3), (33, 10, 32), (130, 34, 12)])
+@pytest.mark.parametrize("make", [TransH, TransR, HAKE])
+@pytest.mark.parametrize(("entities", "dim", "block"), [(7, 4, 3), (33, 10, 32), (130, 34, 12), (600, 34, 600)])
 @pytest.mark.parametrize("batch", [1, 3, 40])
-def test_equal_entity_vectors_tie_exactly(entities, dim, block, batch, device):
-    model = TransH(entities, 2, dim)
+def test_equal_entity_vectors_tie_exactly(make, entities, dim, block, batch, device):
+    model = make(entities, 2, dim)
     generator = torch.Generator().manual_seed(11)
     with torch.no_grad():
         for table in (model.entity.weight, model.relation.weight):
@@ -248,3 +251,20 @@ def test_projections_to_another_width_reach_every_route():
     torch.testing.assert_close(model.score(queries, own), wanted[:, 5:11])
     torch.testing.assert_close(model.score(queries, range(3, 9)), wanted[:, 3:9])
     torch.testing.assert_close(model.similarity.ranking_key(model.query_vectors(queries), entity), wanted)
+
+
+def test_groups_of_queries_are_kept_for_the_same_queries_only():
+    model = on_axes()
+    queries, _, _ = questions(20)
+    vectors, other = model.query_vectors(queries), model.query_vectors(queries[:7])
+    entities = model.entity_vectors()
+    with torch.no_grad():
+        for asked in (vectors, vectors, other, vectors.flip(0)):
+            wanted = model.similarity.own(asked, entities.expand(len(asked), -1, -1))
+            torch.testing.assert_close(model.similarity.shared(asked, entities), wanted)
+        vectors.copy_(vectors.flip(0))  # in place
+        wanted = model.similarity.own(vectors, entities.expand(len(vectors), -1, -1))
+        torch.testing.assert_close(model.similarity.shared(vectors, entities), wanted)
+    with torch.inference_mode():
+        vectors = model.query_vectors(queries)
+        torch.testing.assert_close(model.similarity.shared(vectors, entities), model.score(queries))

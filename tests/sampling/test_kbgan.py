@@ -256,5 +256,5 @@ def test_settings_that_make_no_sense_are_refused_by_name(options, key):
 
 @pytest.mark.parametrize(("kind", "options"), [(ComplEx, {"dim": 7}), (DistMult, {"dim": 4, "width": 7})])
 def test_a_generator_that_cannot_be_made_is_named(kind, options):
-    with pytest.raises(UserError, match=rf"sampler\.proposal\.generator: .*{list(options)[-1]}"):
+    with pytest.raises(UserError, match=rf"sampler\.proposal\.generator[.:].*{list(options)[-1]}"):
         ready(KBGAN(partial(kind, **options)), GRAPH)

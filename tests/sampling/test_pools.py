@@ -9,6 +9,7 @@ import pytest
 import torch
 from draws import generator, graph_of
 from omegaconf import OmegaConf
+from small import SMALL, WITHOUT_VECTORS
 
 from kgc.losses.pairwise import Logistic
 from kgc.models import pairs, similarity
@@ -20,7 +21,8 @@ from kgc.sampling.sides import Bernoulli, Both
 from kgc.types import Negatives, Queries, Side, Triples, rows_of_pools
 
 E, R, DIM, B = 40, 3, 8, 11
-MODELS = sorted((Path(__file__).parents[2] / "conf" / "model").glob("*.yaml"))
+CONF = Path(__file__).parents[2] / "conf" / "model"
+MODELS = [path for path in sorted(CONF.glob("*.yaml")) if path.stem not in WITHOUT_VECTORS]
 every_model = pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 TRAIN = [((7 * i) % E, i % R, (11 * i + i // 5) % E) for i in range(120)]
 GRAPH = graph_of(TRAIN, E, R)
@@ -28,11 +30,14 @@ GRAPH = graph_of(TRAIN, E, R)
 
 def built(path: Path, device: torch.device | str = "cpu", **options) -> KGEModel:
     torch.manual_seed(0)
-    model = hydra.utils.instantiate(OmegaConf.load(path), num_entities=E, num_relations=R, dim=DIM, **options)
+    options |= SMALL.get(path.stem, {}) | {"num_entities": E, "num_relations": R, "dim": DIM}
+    model = hydra.utils.instantiate(OmegaConf.load(path), **options).eval()
     with torch.no_grad():
         for table in model.parameters():
             table.normal_(generator=generator(1))
-    return model.double().to(device)
+    model = model.double().to(device)
+    model.use_facts(GRAPH.train)
+    return model
 
 
 def mixed(number: int, device: torch.device | str = "cpu") -> Queries:
@@ -49,6 +54,8 @@ def gradients(model: KGEModel, value: torch.Tensor) -> list[torch.Tensor]:
 @pytest.mark.parametrize("pools", [1, 2, 3, 4, 6, 11])
 def test_scores_of_pools_are_those_of_single_triples(path, reciprocal, pools, device):
     """Batches of 11 in pools of 11, 6, 4, 3, 2 and 1: the last one serves 11, 5, 3, 2, 1 and 1."""
+    if not reciprocal and OmegaConf.load(path).reciprocal:
+        pytest.skip("answers tail queries only")
     model, queries = built(path, device, reciprocal=reciprocal), mixed(B, device)
     candidates = torch.randint(E, (pools, 9), generator=generator(5)).to(device)
     size = -(-B // pools)

@@ -81,6 +81,15 @@ def test_ranks_are_those_of_one_process(trained, tmp_path):
     assert runs.ranks(tmp_path / "test").equals(runs.ranks(trained.folder))
 
 
+def test_batch_statistics_are_one_for_both_processes(tmp_path):
+    """Validation in training, whose queries both processes share, and the saved state see the same ones."""
+    network = ["model=conve", "model.height=2", "model.channels=4", "model.kernel=2"]
+    runs.train(tmp_path / "run", *WORDS, *network, "trainer.max_epochs=1")
+    row = runs.content(tmp_path / "run" / "checkpoints" / "last.ckpt")["kgc"]["history"][-1]
+    alone = runs.evaluate(tmp_path / "alone", f"checkpoint='{tmp_path}/run/checkpoints/last.ckpt'", "split=valid")
+    assert row["valid/mrr"] == alone["valid/mrr"]
+
+
 def test_evaluation_by_two_processes(trained, tmp_path):
     checkpoint = f"checkpoint='{trained.folder}/checkpoints/best.ckpt'"
     before = signal.getsignal(signal.SIGINT)

@@ -104,6 +104,16 @@ CASES |= {
     ],
 }
 CASES |= {
+    "conve-k_vs_all-adam-groups": [  # batch statistics and three kinds of dropout
+        "model=conve",
+        "model.height=2",
+        "model.channels=4",
+        "model.kernel=2",
+        "objective=k_vs_all",
+        "+optimizer.groups.other.lr=0.005",
+    ],
+    "hitter-adversarial-adam": ["model=hitter", "model.heads=2", "model.width=8"],
+    "atth-one_vs_all-adam-n3": ["model=atth", "objective=one_vs_all", "regularizer=n3"],
     "distmult-kbgan-warmup": [
         "model=distmult",
         "sampler=kbgan",

@@ -116,7 +116,7 @@ def test_the_generator_is_trained_by_the_optimizer(tmp_path):
         (["sampler=in_batch", "sampler.proposal.log_q=1"], "sampler.proposal.log_q=1"),
         (["sampler=kbgan", "sampler.proposal.decay=2"], "sampler.proposal.decay=2"),
         (["sampler=kbgan", "sampler.proposal.generator.dim=0"], "sampler.proposal.generator.dim=0"),
-        (["sampler=kbgan", COMPLEX, "sampler.proposal.generator.dim=7"], "sampler.proposal.generator: "),
+        (["sampler=kbgan", COMPLEX, "sampler.proposal.generator.dim=7"], "sampler.proposal.generator."),
         (["sampler=kbgan", "sampler.proposal.generator=null"], "sampler.proposal.generator: "),
         (["sampler=cache", "sampler.proposal.cache_size=0"], "sampler.proposal.cache_size=0"),
     ],

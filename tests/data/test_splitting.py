@@ -1,0 +1,159 @@
+"""Splits of one file: by a column, by chance, by entity, by time."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+import runs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kgc.data.catalogue import load_file
+from kgc.data.graph import KnowledgeGraph
+from kgc.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+Labels = tuple[str, str, str]
+
+
+def message(call, *args, **kwargs) -> str:
+    with pytest.raises(UserError) as caught:
+        call(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def labelled(graph: KnowledgeGraph) -> dict[str, list[Labels]]:
+    found = {}
+    for split in SPLITS:
+        part = graph.split(split)
+        columns = (part.head.tolist(), part.relation.tolist(), part.tail.tolist())
+        rows = zip(*columns, strict=True)
+        found[split] = [(graph.entities[h], graph.relations[r], graph.entities[t]) for h, r, t in rows]
+    return found
+
+
+def write(folder: Path, triples: list[Labels]) -> Path:
+    path = folder / "all.tsv"
+    path.write_text("".join("\t".join(triple) + "\n" for triple in triples))
+    return path
+
+
+triples = st.lists(
+    st.tuples(*(st.sampled_from(letters) for letters in ("abcdefgh", "rst", "abcdefgh"))), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=30)
+@given(triples=triples, seed=st.integers(0, 5), way=st.sampled_from(["transductive", "inductive"]))
+def test_nothing_is_lost_and_the_order_of_lines_is_nothing(triples, seed, way):
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), triples)
+        words = {"split": way, "fractions": [0.6, 0.2, 0.2], "seed": seed}
+        if way == "inductive" and len({end for head, _, tail in triples for end in (head, tail)}) < 8:
+            return  # too few entities: train may be left with nothing
+        graph = load_file(path, **words)
+        found = labelled(graph)
+        random.Random(seed).shuffle(triples)
+        again = load_file(write(Path(folder), triples), **words)
+    assert sorted(triple for part in found.values() for triple in part) == sorted(set(triples))
+    assert graph.dropped["repeated triples"] == len(triples) - len(set(triples))
+    assert again.digest == graph.digest
+    in_train = {end for head, _, tail in found["train"] for end in (head, tail)}
+    if way == "transductive":
+        assert graph.report.unseen_entities == graph.report.unseen_relations == 0
+        assert len(found["valid"]) <= 0.2 * len(set(triples))
+        assert len(found["test"]) <= 0.2 * len(set(triples))
+    else:
+        in_valid = {end for head, _, tail in found["valid"] for end in (head, tail)}
+        assert all(head not in in_train or tail not in in_train for head, _, tail in found["valid"])
+        assert all({head, tail} - in_train - in_valid for head, _, tail in found["test"])
+
+
+def test_sizes_on_real_data(tmp_path):
+    rows = [triple for split in runs.bundled("umls").values() for triple in split]
+    path = write(tmp_path, rows)
+    graph = load_file(path, seed=1)
+    assert [len(graph.split(split)) for split in SPLITS] == [len(rows) - 2 * (len(rows) // 10), *[len(rows) // 10] * 2]
+    assert graph.report.unseen_entities == 0
+    assert graph.digest != load_file(path, seed=2).digest
+    assert graph.name == "all"
+
+
+def test_few_free_triples_are_shared(tmp_path):
+    """A chain: only repetitions between the same ends are free."""
+    rows = [(str(i), "r", str(i + 1)) for i in range(8)] + [("0", "r", "0"), ("8", "r", "8")]
+    graph = load_file(write(tmp_path, rows), fractions=[0.2, 0.4, 0.4])
+    assert graph.report.unseen_entities == 0
+    assert len(graph.valid) > 0
+    assert len(graph.test) > 0
+
+
+def test_split_column(tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_text("s,p,o,part\na,r,b,Train\na,r,c,dev\nb,r,c,test\na,r,b,training\n")
+    columns = {"columns": ["s", "p", "o"], "split_column": "part"}
+    found = labelled(load_file(path, **columns))
+    assert found == {"train": [("a", "r", "b")] * 2, "valid": [("a", "r", "c")], "test": [("b", "r", "c")]}
+    path.write_text("s,p,o,part\na,r,b,train\na,r,c,held out\n")
+    expected = f"{path}: 'held out' in the column part; expected train, valid or test"
+    assert message(load_file, path, **columns) == expected
+    path.write_text("s,p,o,part\na,r,c,test\n")
+    expected = f"{path}: no triple is left for train; give train a larger share in dataset.fractions"
+    assert message(load_file, path, **columns) == expected
+    pl.DataFrame({"head": ["a"], "relation": ["r"], "tail": ["b"], "part": ["train"]}).write_parquet(
+        tmp_path / "p.parquet"
+    )
+    assert len(load_file(tmp_path / "p.parquet", split_column="part").train) == 1
+
+
+@pytest.mark.parametrize(
+    ("times", "parts"),
+    [
+        (["3", "1", "2", "10", "9"], ["bca", "e", "d"]),  # numbers, not text
+        (["2020-03-01", "2019", "2020-02-28", "2021-01-01", "2020-12-31T10:00"], None),
+        (["2020-03-01", "2019-01", "2020-02-28", "2021-01-01", "2020-12-31T10:00"], ["bca", "e", "d"]),
+        (["1", "1", "1", "1", "2"], ["", "", ""]),
+        (["1", "2", "2", "2", "2"], ["a", "", "bcde"]),  # of one moment, in the later split
+    ],
+)
+def test_by_time(times, parts, tmp_path):
+    path = tmp_path / "all.csv"
+    rows = [f"{head},r,x,{time}\n" for head, time in zip("abcde", times, strict=True)]
+    path.write_text("head,relation,tail,when\n" + "".join(rows))
+    words = {"split": "time", "time_column": "when", "fractions": [0.6, 0.2, 0.2]}
+    if parts is None:
+        assert message(load_file, path, **words).startswith(f"{path}: '2019' in the column when is no time; ")
+    elif parts == ["", "", ""]:
+        assert message(load_file, path, **words).startswith(f"{path}: no triple is left for train")
+    else:
+        found = labelled(load_file(path, **words))
+        assert ["".join(head for head, _, _ in found[split]) for split in SPLITS] == parts
+
+
+SHARES = "must be the shares of train, valid and test, such as [0.8,0.1,0.1]"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (
+            {"split": "no"},
+            "dataset.split=no: choices are transductive, inductive, time; or name a dataset.split_column",
+        ),
+        ({"split": "time"}, "dataset.split=time: dataset.time_column must name the column of the times"),
+        ({"seed": -1}, "dataset.seed=-1: must be a whole number, at least 0"),
+        ({"fractions": [0.5, 0.5]}, f"dataset.fractions=[0.5, 0.5]: {SHARES}"),
+        ({"fractions": [0.8, 0.1, 0.2]}, f"dataset.fractions=[0.8, 0.1, 0.2]: {SHARES}"),
+        ({"fractions": [0, 0.5, 0.5]}, f"dataset.fractions=[0, 0.5, 0.5]: {SHARES}"),
+        ({"fractions": "most"}, f"dataset.fractions=most: {SHARES}"),
+        ({"split_column": "part"}, "{}: no column 'head'; its columns are 'a', 'r', 'b'"),
+    ],
+)
+def test_mistakes(words, expected, tmp_path):
+    path = write(tmp_path, [("a", "r", "b")])
+    assert message(load_file, path, **words) == expected.format(path)
