@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from hydra.utils import get_class, get_method
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
-from kgc.foreign import load_vectors, read_vectors, read_vocabulary
+from kgc.foreign import FORMATS, Trained, load_vectors, read_trained, read_vectors, read_vocabulary
 from kgc.models.base import KGEModel
 from kgc.models.messages import OverFacts
+from kgc.paths import config_dir
 from kgc.tasks.build import build_graph, build_model, load_weights, read_checkpoint
 from kgc.tasks.check import check_config
 from kgc.tasks.storage import one_line_for_files
@@ -49,10 +50,13 @@ def load(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel,
         raise UserError(f"checkpoint and embeddings.{given} are both given: choose one")
     if cfg.checkpoint:
         graph, model, cfg = from_checkpoint(cfg, terminal)
-    elif cfg.embeddings.entities:
+    elif cfg.embeddings.entities or cfg.embeddings.format:
         graph, model = from_vectors(cfg, terminal)
     else:
-        raise UserError("nothing to evaluate: give checkpoint=PATH, or embeddings.entities=FILE with its companions")
+        raise UserError(
+            "nothing to evaluate: give checkpoint=PATH, embeddings.format=NAME embeddings.path=PATH, or "
+            "embeddings.entities=FILE with its companions"
+        )
     for line in graph.report.lines():
         terminal.say(line)
     return graph, model, cfg
@@ -109,13 +113,43 @@ def inference_folder(cfg: DictConfig) -> str | None:
 
 
 def from_vectors(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel]:
-    """A model made of the arrays of `cfg.embeddings`, and the graph in the order of their label files."""
+    """A model made of what `cfg.embeddings` names, and the graph in the order of its labels."""
     if inference_folder(cfg) is not None:
         raise UserError("dataset.inference goes with checkpoint=PATH: vectors are of the entities that they were for")
+    if cfg.dataset is None:
+        raise UserError("dataset=… is needed with embeddings: vectors alone do not tell what they were trained on")
+    trained = _trained(cfg) if cfg.embeddings.format else _tables(cfg)
+    graph = build_graph(cfg, trained.entity_labels, trained.relation_labels)
+    cfg.model.dim = trained.entities.shape[1] - get_class(cfg.model._target_).extra
+    model = build_model(cfg, len(trained.entity_labels), len(trained.relation_labels))
+    load_vectors(model, trained.entities, trained.relations)
+    entities, relations = len(trained.entities), len(trained.relations)
+    terminal.say(f"model      {type(model).__name__} of {entities:,} entity and {relations:,} relation vectors")
+    return graph, model
+
+
+def _trained(cfg: DictConfig) -> Trained:
+    """What another library saved; its model becomes the config's."""
     given = cfg.embeddings
-    for name in ("model", "dataset"):
-        if cfg[name] is None:
-            raise UserError(f"{name}=… is needed with embeddings.entities")
+    for name in ("entities", "relations"):
+        if given[name] is not None:
+            raise UserError(f"embeddings.{name} and embeddings.format={given.format} are both given: choose one")
+    model = None if cfg.model is None else str(cfg.model._target_).split(".")[-2]
+    trained = read_trained(given.format, given.path, model, given.norm, given.entity_labels, given.relation_labels)
+    if cfg.model is None:
+        cfg.model = OmegaConf.load(config_dir() / "model" / f"{trained.model}.yaml")
+    cfg.model = OmegaConf.merge(cfg.model, trained.options)
+    return trained
+
+
+def _tables(cfg: DictConfig) -> Trained:
+    """The four files of `embeddings`."""
+    given = cfg.embeddings
+    for name in ("path", "norm"):
+        if given[name] is not None:
+            raise UserError(f"embeddings.{name} goes with embeddings.format, {' | '.join(FORMATS)}")
+    if cfg.model is None:
+        raise UserError("model=… is needed with embeddings.entities")
     if given.relations is None:
         raise UserError("embeddings.relations is needed with embeddings.entities")
     if "dim" not in cfg.model:
@@ -124,11 +158,4 @@ def from_vectors(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, K
     relations = read_vectors(given.relations, "embeddings.relations")
     entity_labels = read_vocabulary(given.entity_labels, "embeddings.entity_labels", len(entities))
     relation_labels = read_vocabulary(given.relation_labels, "embeddings.relation_labels", len(relations))
-    graph = build_graph(cfg, entity_labels, relation_labels)
-    cfg.model.dim = entities.shape[1] - get_class(cfg.model._target_).extra
-    model = build_model(cfg, len(entities), len(relations))
-    load_vectors(model, entities, relations)
-    terminal.say(
-        f"model      {type(model).__name__} of {len(entities):,} entity and {len(relations):,} relation vectors"
-    )
-    return graph, model
+    return Trained(str(cfg.model._target_), {}, entities, relations, entity_labels, relation_labels)

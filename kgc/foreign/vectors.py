@@ -35,7 +35,12 @@ def read_vectors(path: str, key: str) -> Tensor:
     if not file.is_file():
         raise UserError(f"{key}={path}: no such file")
     if file.suffix == ".safetensors":
-        table = _read_safetensors(file, key)
+        tensors = read_safetensors(file, key)
+        if len(tensors) != 1:
+            raise UserError(
+                f"{key}={file}: one tensor is needed, the file has {len(tensors)}: {', '.join(sorted(tensors))}"
+            )
+        table = next(iter(tensors.values()))
     elif file.suffix == ".npy":
         table = _read_npy(file, key)
     else:
@@ -57,19 +62,19 @@ def _read_npy(file: Path, key: str) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("=")))
 
 
-def _read_safetensors(file: Path, key: str) -> Tensor:
+def read_safetensors(file: Path, key: str) -> dict[str, Tensor]:
+    """All tensors of a `.safetensors` file by name.
+
+    Raises:
+        UserError: not such a file.
+    """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        tensors = load_file(file)
+        return load_file(file)
     except (SafetensorError, OSError, struct.error) as error:
         raise UserError(f"{key}={file}: not a readable .safetensors file ({error})") from error
-    if len(tensors) != 1:
-        raise UserError(
-            f"{key}={file}: one tensor is needed, the file has {len(tensors)}: {', '.join(sorted(tensors))}"
-        )
-    return next(iter(tensors.values()))
 
 
 def read_vocabulary(path: str | None, key: str, rows: int) -> Vocabulary:
