@@ -209,6 +209,12 @@ def rotate(h: Vector, r: Vector, t: Vector) -> float:
     return -sum(abs(a * cmath.exp(1j * phase) - b) for a, phase, b in terms)
 
 
+def rotate_l2(h: Vector, r: Vector, t: Vector) -> float:
+    """−√Σ |hᵢ e^{iθᵢ} − tᵢ|², the norm that PyKEEN takes."""
+    terms = zip(halves(h), r, halves(t), strict=True)
+    return -math.sqrt(sum(abs(a * cmath.exp(1j * phase) - b) ** 2 for a, phase, b in terms))
+
+
 def transh(h: Vector, r: Vector, t: Vector) -> float:
     """−‖h⊥ + d − t⊥‖₂ with e⊥ = e − (w·e) w and ‖w‖ = 1 (Wang et al. 2014); r is [d | w], w of any length."""
     n = len(r) // 2
@@ -439,6 +445,8 @@ FORMULAS: dict[str, Callable[[Vector, Vector, Vector], float]] = {
     "transe_l1": transe_l1,
     "transe_l2": transe_l2,
     "rotate": rotate,
+    "rotate_l1": rotate,
+    "rotate_l2": rotate_l2,
     "transh": transh,
     "rote": isometric(turned),
     "refe": isometric(reflected),

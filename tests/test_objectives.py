@@ -55,6 +55,7 @@ MODELS = {
     "transe": (lambda **o: TransE(E, R, DIM, norm=1, margin=2.0, **o), oracle.transe_l1),
     "transe_l2": (lambda **o: TransE(E, R, DIM, norm=2, margin=2.0, **o), oracle.transe_l2),
     "rotate": (lambda **o: RotatE(E, R, DIM, margin=2.0, **o), oracle.rotate),
+    "rotate_l2": (lambda **o: RotatE(E, R, DIM, norm=2, margin=2.0, **o), oracle.rotate_l2),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
 reciprocal_or_not = pytest.mark.parametrize("reciprocal", [False, True])
@@ -91,10 +92,10 @@ class Slow:
         total = 0.0
         for vector, phases in (
             (self.entity(point, anchor), False),
-            (self.relation(point, relation, side), self.name == "rotate"),
+            (self.relation(point, relation, side), self.name.startswith("rotate")),
             (self.entity(point, answer), False),
         ):
-            is_complex = self.name in ("complex", "rotate") and not phases
+            is_complex = self.name in ("complex", "rotate", "rotate_l2") and not phases
             total += sum(abs(x) ** p for x in (oracle.halves(vector) if is_complex else vector))
         return total
 
@@ -441,7 +442,7 @@ def test_k_vs_all_equals_the_loop(name, reciprocal, smoothing):
             penalty += slow.penalty(point, anchor, relation, side, first, 3)
             for answer in others:
                 vector = slow.entity(point, answer)
-                is_complex = slow.name in ("complex", "rotate")
+                is_complex = slow.name in ("complex", "rotate", "rotate_l2")
                 penalty += sum(abs(x) ** 3 for x in (oracle.halves(vector) if is_complex else vector))
         return total / E / len(batch) + 0.1 * penalty / len(batch)
 

@@ -103,8 +103,8 @@ def read_trained(
     if len(table) != len(relations):
         if options.get("reciprocal") is False:
             raise UserError(
-                f"embeddings.path={path}: {len(table)} relation vectors for {len(relations)} labels, but its config has "
-                "no reciprocal relations"
+                f"embeddings.path={path}: {len(table)} relation vectors for {len(relations)} labels, but no reciprocal "
+                "relations in its config"
             )
         table = table.view(-1, 2, table.shape[1]).transpose(0, 1).flatten(0, 1) if found.alternating else table
     options["reciprocal"] = len(table) != len(relations)

@@ -414,8 +414,9 @@ def test_options_that_make_no_model_are_refused_with_the_cure(name, options, mes
         next(case for case in CASES if case.path.stem == name).build(**options)
 
 
-def test_an_unknown_norm_is_refused_with_the_choices():
-    case = next(case for case in CASES if case.path.stem == "transe")
+@pytest.mark.parametrize("name", ["transe", "rotate"])
+def test_an_unknown_norm_is_refused_with_the_choices(name):
+    case = next(case for case in CASES if case.path.stem == name)
     with pytest.raises(UserError, match=r"model\.norm=3: .*norm=1.*norm=2"):
         case.build(norm=3)
 

@@ -204,6 +204,7 @@ MODELS: dict[str, tuple[list[str], Callable[..., float]]] = {
     "distmult": (["model=distmult"], oracle.distmult),
     "complex": (["model=complex", "objective=one_vs_all"], oracle.complex_),
     "rotate": (["model=rotate"], oracle.rotate),
+    "rotate-l2": (["model=rotate", "model.norm=2"], oracle.rotate_l2),
     "complex-reciprocal": (["model=complex", "model.reciprocal=true", "objective=k_vs_all"], oracle.complex_),
     "rotate-reciprocal": (["model=rotate", "model.reciprocal=true"], oracle.rotate),
 }
