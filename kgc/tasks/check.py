@@ -97,6 +97,30 @@ _CHOICE = {
     "protocol": ("triple", "query"),
 }
 
+# What a task of evaluate.py does not read, of the keys that are not its own.
+_SOURCES = ("checkpoint", "model", "dataset", "embeddings")
+_UNREAD = {
+    "triple_classification": ("ranking.limit",),
+    "predict": ("split", "bootstrap", "ranking.limit"),
+    "queries": ("bootstrap", "ranking.limit"),
+    "explain": ("split", "bootstrap", "ranking.limit"),
+    "inspect": ("checkpoint", "model", "embeddings", "split", "bootstrap", "ranking.limit"),
+    "retrieval": (*_SOURCES, "split", "ranking.limit"),
+    "compare": (*_SOURCES, "split", "bootstrap", "ranking.limit"),
+}
+
+
+def check_unread(cfg: DictConfig) -> None:
+    """Raises a `UserError` for a key that was set and that the task of evaluate.py does not read."""
+    task = str(cfg.task._target_).rpartition(".")[2]
+    for key in _UNREAD.get(task, ()):
+        value = OmegaConf.select(cfg, key)
+        parts = value.items() if isinstance(value, DictConfig) else [("", value)]
+        given = [f"{key}.{name}={part}" if name else f"{key}={part}" for name, part in parts if part is not None]
+        if given and given != ["split=test"]:
+            name = key if isinstance(value, DictConfig) and "_target_" in value else given[0]
+            raise UserError(f"{name}: task={task} does not read it; leave it out")
+
 
 def check_config(cfg: DictConfig, task: str, resumed: bool = False) -> None:
     """Raises a `UserError` that names the key, its value and what it may be.

@@ -15,7 +15,7 @@ from kgc.models.base import KGEModel
 from kgc.models.messages import OverFacts
 from kgc.paths import config_dir
 from kgc.tasks.build import build_graph, build_model, load_weights, read_checkpoint
-from kgc.tasks.check import check_config
+from kgc.tasks.check import check_config, check_unread
 from kgc.tasks.storage import one_line_for_files
 
 
@@ -33,6 +33,7 @@ def evaluate(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
         UserError: a mistake in the config or the files it names.
     """
     check_config(cfg, "evaluate")
+    check_unread(cfg)
     if (run_dir / "checkpoints").exists():
         raise UserError(f"{run_dir} is the folder of a training run; choose another hydra.run.dir")
     with one_line_for_files(run_dir):
