@@ -6,14 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from kgc.errors import UserError
-from kgc.paths import config_dir
 from kgc.tasks.build import Checkpoint
+from kgc.tasks.experiments import composed, without_misfits
 
 # What the weights and the optimizer's state belong to.
 _FIXED = (
@@ -89,15 +87,10 @@ def _has_place(key: str, config: dict[str, Any], today: dict[str, Any]) -> bool:
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
-    used = GlobalHydra.instance().is_initialized()
-    state = GlobalHydra.instance().hydra if used else None
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            return OmegaConf.to_container(compose("train", overrides=words), resolve=True)
-    finally:
-        if used:
-            GlobalHydra.instance().initialize(state)
+    cfg = composed(words)
+    del cfg["hydra"]
+    without_misfits(cfg, words)
+    return OmegaConf.to_container(cfg, resolve=True)
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, Any]:

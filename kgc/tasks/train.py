@@ -80,6 +80,9 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         check_mined(cfg, resume is not None)
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(str(cfg.dataset.path)).resolve())  # the checkpoint finds its data from anywhere
+    for name, path in (cfg.get("annotations") or {}).items():
+        if path is not None:
+            cfg.annotations[name] = str(Path(str(path)).expanduser().resolve())
     config = OmegaConf.to_container(cfg, resolve=True)
     words = config_words(overrides)
     arguments = (config, words, str(run_dir), str(resume.path) if resume else None)
@@ -115,7 +118,13 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
             f"the data of {graph.name} changed since the checkpoint was written (digest {graph.digest[:12]}, then "
             f"{checkpoint.digest[:12]}): going on would mix two data sets; start a new run"
         )
-    for line in graph.report.lines():
+    if checkpoint and checkpoint.types != graph.annotations.digest:
+        raise UserError(
+            "annotations.entity_types: the types changed since the checkpoint was written (digest "
+            f"{short(graph.annotations.digest)}, then {short(checkpoint.types)}), and a sampler may draw by them: "
+            "start a new run"
+        )
+    for line in graph.lines():
         terminal.say(line)
     identity = {
         "config": OmegaConf.to_container(cfg, resolve=True),
@@ -123,6 +132,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         "entities": graph.entities.labels,
         "relations": graph.relations.labels,
         "digest": graph.digest,
+        "types": graph.annotations.digest,
         "version": version("kgc"),
     }
     if is_mined(cfg):
@@ -210,6 +220,11 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     if trainer.is_global_zero:
         write_run(cfg, graph, metrics, ranks, module.history, session)
     return metrics
+
+
+def short(digest: str | None) -> str:
+    """A digest's first letters, for a message."""
+    return "none" if digest is None else digest[:12]
 
 
 def describe_objective(cfg: DictConfig) -> str:
