@@ -87,6 +87,10 @@ class Checkpoint:
     lacks: tuple[str, ...] = ()
 
 
+class DamagedCheckpoint(UserError):
+    """A file that is no checkpoint, or not all of one."""
+
+
 # What training goes on from: of Lightning, and of kgc.
 _TRAINING = ("optimizer_states", "loops", "callbacks", "epoch", "global_step")
 _PROGRESS = ("seconds", "history", "loss_sum", "examples", "schedule", "rates")
@@ -130,7 +134,7 @@ def _read(path: str) -> Checkpoint:
             raise ValueError("its config has no model or data set")
     except Exception as error:  # whatever a damaged or foreign file makes the reader raise
         reason = str(error).split("\n")[0].split(". ")[0]  # torch's advice, to load without safety, is not ours
-        raise UserError(
+        raise DamagedCheckpoint(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
     if isinstance(config.dataset, DictConfig):

@@ -47,18 +47,16 @@ def without_misfits(cfg: DictConfig, words: Sequence[str]) -> list[str]:
     if name is None:
         return []
     paths = [word for word in words if word.lstrip("+").startswith("hydra.searchpath")]
-    experiment = composed([*paths, f"experiment={name}"])
-    chosen = experiment.hydra.runtime.choices
+    chosen = composed([*paths, f"experiment={name}"]).hydra.runtime.choices
     others = {group: choice for group, choice in given.items() if chosen.get(group) not in (choice, None)}
     if not others:
         return []
-    theirs = composed([*paths, *(f"{group}={chosen[group]}" for group in others)])
     yours = composed([*paths, *(f"{group}={choice}" for group, choice in others.items())])
     typed = {word.lstrip("+~").partition("=")[0] for word in words}
     lines = []
     for group, choice in others.items():
-        before, with_keys, after = (_leaves(node.get(group)) for node in (theirs, experiment, yours))
-        laid = {key: value for key, value in with_keys.items() if key not in before or before[key] != value}
+        both, after = (_leaves(node.get(group)) for node in (cfg, yours))
+        laid = {key: value for key, value in both.items() if key not in after or after[key] != value}
         laid = {key: value for key, value in laid.items() if not _typed(f"{group}.{key}", typed)}
         kept = {key: value for key, value in laid.items() if _fits(yours.get(group), key)}
         gone = [key for key in laid if key not in kept]
@@ -108,7 +106,7 @@ def _fits(node: Any, key: str) -> bool:
 
 
 def _restore(node: DictConfig, key: str, after: dict[str, Any]) -> None:
-    """Gives a key the value that it has in the choice's own file, or takes it out with mappings that it leaves empty."""
+    """Gives a key the value of the choice's own file, or takes it out, with mappings that it leaves empty."""
     if key in after:
         OmegaConf.update(node, key, after[key], force_add=True)
         return

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kgc.errors import UserError
-from kgc.tasks.build import Checkpoint
+from kgc.tasks.build import Checkpoint, DamagedCheckpoint, read_checkpoint
 from kgc.tasks.experiments import composed, without_misfits
 
 # What the weights and the optimizer's state belong to.
@@ -21,6 +21,26 @@ _FIXED = (
     "sampler.proposal.generator",
     "sampler.proposal.cache_size",
 )
+
+
+def read_last_good(path: str, trust: str | list[str]) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint that a run goes on from, and a warning where that is another one than was asked for: of a damaged
+    `last.ckpt` the `best.ckpt` beside it, which was written before it. The run reaches the same result from there.
+
+    Raises:
+        UserError: see `read_checkpoint`.
+    """
+    try:
+        return read_checkpoint(path, trust), []
+    except DamagedCheckpoint as error:
+        best = Path(str(path)).with_name("best.ckpt")
+        if Path(str(path)).name != "last.ckpt" or not best.is_file():
+            raise
+        try:
+            found = read_checkpoint(str(best), trust)
+        except DamagedCheckpoint:
+            raise error from None
+        return found, [f"warning: {error}; going on from {best}, of epoch {found.epochs}"]
 
 
 def config_words(overrides: list[str]) -> list[str]:
@@ -88,7 +108,8 @@ def _has_place(key: str, config: dict[str, Any], today: dict[str, Any]) -> bool:
 
 def _composed(words: list[str]) -> dict[str, Any]:
     cfg = composed(words)
-    del cfg["hydra"]
+    with open_dict(cfg):
+        cfg.pop("hydra")
     without_misfits(cfg, words)
     return OmegaConf.to_container(cfg, resolve=True)
 
