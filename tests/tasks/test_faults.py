@@ -50,10 +50,9 @@ def test_without_another_one_it_is_refused(tmp_path):
     last, best = last_of(tmp_path / "run"), tmp_path / "run" / "checkpoints" / "best.ckpt"
     for path in (last, best):
         path.write_bytes(path.read_bytes()[:1000])
+    for path in (last, best):
         with pytest.raises(UserError, match=f"^checkpoint={re.escape(str(path))}: not a complete checkpoint"):
             runs.resume(path)
-    with pytest.raises(UserError, match=f"^checkpoint={re.escape(str(last))}: not a complete checkpoint"):
-        runs.resume(last)
     best.unlink()
     with pytest.raises(UserError, match=f"^checkpoint={re.escape(str(last))}: not a complete checkpoint"):
         runs.resume(last)
