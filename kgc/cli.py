@@ -40,6 +40,10 @@ def _evaluate(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
     return evaluate(cfg, run_dir)
 
 
+# A word of the command line that gives a secret.
+_SECRET = re.compile(r"[+]*([\w/@]+[.])*\w*(api_?key|token|secret|password|passwd)=", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class Trial:
     """A run of a sweep, or the only one.
@@ -62,6 +66,15 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
 
     # Hydra prints errors of its own and exits with 1; with this it raises them, and they become one line below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+
+    if (secret := next(filter(_SECRET.match, sys.argv[1:]), None)) is not None:
+        key = secret.partition("=")[0].lstrip("+")
+        print(
+            f"error: {printable(key)}: a key on the command line stands in the shell's history, the list of processes "
+            "and the run's report; set it in the environment (WANDB_API_KEY), or use `wandb login`",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
     # To Hydra a bare comma is a sweep; queries.sample=2p:100,2i:100 is one value.
     sys.argv[1:] = [

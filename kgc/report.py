@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kgc import page, plots
+from kgc.annotated import named
 
 # Rows of the table of metrics: their keys, with the column in braces, and their names.
 _ROWS = {
@@ -95,6 +97,8 @@ def write_report(
     history: list[dict[str, float]],
     config: str,
     facts: dict[str, str],
+    names: Mapping[str, str] | None = None,
+    more: Sequence[str] = (),
 ) -> None:
     """Writes the page of a run; an earlier page at `path` is replaced in one step.
 
@@ -107,6 +111,8 @@ def write_report(
             and non-finite values are left out of the curves and counted under them.
         config: the resolved config as text.
         facts: further lines by name: command, versions, data set, device.
+        names: of relations, by label.
+        more: further sections, ready HTML.
 
     Raises:
         OSError: `path` cannot be written.
@@ -118,7 +124,8 @@ def write_report(
         f"<header><h1>{page.text(title)}</h1>{_headline(metrics, splits[0]) if splits else ''}</header>",
         *(_metrics_section(metrics, split) for split in splits),
         f'<section><h2>Curves</h2>{note}<div class="figures">{"".join(figures)}</div></section>' if figures else "",
-        _relations_section(breakdown_by_relation(ranks), note) if len(ranks) else "",
+        _relations_section(breakdown_by_relation(ranks), note, names or {}) if len(ranks) else "",
+        *more,
         "<section><h2>Run</h2>",
         page.table(["fact", "value"], [[page.label(k), page.text(v)] for k, v in facts.items()], kind="facts"),
         f"<details><summary>Resolved config</summary><pre>{page.text(config)}</pre></details>",
@@ -262,10 +269,10 @@ def _figure(svg: str, caption: str) -> str:
     return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
-def _relations_section(relations: pl.DataFrame, about: str) -> str:
+def _relations_section(relations: pl.DataFrame, about: str, names: Mapping[str, str]) -> str:
     total = len(relations)
     if total <= _ALL_RELATIONS:
-        return f"<section><h2>Relations</h2>{about}{_relation_table(relations)}</section>"
+        return f"<section><h2>Relations</h2>{about}{_relation_table(relations, names)}</section>"
     # Among equals the relation with more queries says more.
     lowest = relations.sort("mrr", "count", "relation", descending=[False, True, False])
     highest = relations.sort("mrr", "count", "relation", descending=[True, True, False])
@@ -274,16 +281,16 @@ def _relations_section(relations: pl.DataFrame, about: str) -> str:
         ("Lowest MRR", lowest.head(_EXTREMES)),
         ("Highest MRR", highest.head(_EXTREMES)),
     )
-    tables = "".join(f"<h3>{name}</h3>{_relation_table(rows)}" for name, rows in cut)
+    tables = "".join(f"<h3>{name}</h3>{_relation_table(rows, names)}" for name, rows in cut)
     shown = pl.concat([rows["relation"] for _, rows in cut]).n_unique()
     note = f"{total:,} relations; {shown} are shown, {total - shown:,} more can be computed from ranks.parquet."
     return f'<section><h2>Relations</h2>{about}<p class="note">{note}</p>{tables}</section>'
 
 
-def _relation_table(relations: pl.DataFrame) -> str:
+def _relation_table(relations: pl.DataFrame, names: Mapping[str, str]) -> str:
     rows = [
         [
-            page.label(row["relation"]),
+            page.label(named(row["relation"], names)),
             f"{row['count']:,}",
             f'<span class="bar" style="--share:{row["mrr"]:.3f}"></span>{row["mrr"]:.4f}',
             f"{row['hits@10']:.4f}",

@@ -47,7 +47,9 @@ def test_every_command_composes(command):
         compose(name, overrides=overrides)
 
 
-OWN = [command for command in COMMANDS if "columns=[" in command or "FILE" in command or "task=inspect" in command]
+TUTORIAL = [command for command in COMMANDS if "outputs/" in command.replace("outputs/RUN", "")]
+MARKS = ("columns=[", "FILE", "task=inspect", "annotations.")
+OWN = [command for command in COMMANDS if any(mark in command for mark in MARKS) and command not in TUTORIAL]
 
 
 @pytest.mark.parametrize("command", OWN)
@@ -69,7 +71,11 @@ def test_commands_for_data_of_ones_own_run(command, tmp_path):
         frame.write_csv(tmp_path / f"{split}.csv", include_header="columns=[" in command)
         if "columns=[" not in command:
             frame.select(frame.columns[:3]).write_csv(tmp_path / f"{split}.csv", include_header=False)
+    for name, line in (("NAMES", "{}\tNAME\n"), ("TYPES", "{}\ttype\n"), ("NUMBERS", "{}\tsize\t1\n")):
+        entities = {end for head, _, tail in splits["train"] for end in (head, tail)}
+        (tmp_path / f"{name}.tsv").write_text("".join(line.format(entity) for entity in sorted(entities)))
     words = [w.replace("=FILE", f"={tmp_path}/all").replace("=DIR", f"={tmp_path}") for w in shlex.split(command)]
+    words = [re.sub(r"=([A-Z]+\.tsv)$", rf"={tmp_path}/\1", word) for word in words]
     if words[1] == "train.py":
         metrics = runs.train(tmp_path / "run", *words[2:], "trainer.max_epochs=1", "model.dim=4")
         assert metrics["test/num_queries"] > 0
@@ -79,7 +85,34 @@ def test_commands_for_data_of_ones_own_run(command, tmp_path):
 
 
 def test_there_are_such_commands():
-    assert len(OWN) == 6
+    assert len(OWN) == 8
+    assert len(TUTORIAL) == 4
+
+
+def test_the_tutorial(tmp_path, capsys):
+    """Its commands one after the other, on facts of Nations; only the logger, the device and the length are given."""
+    facts = [row for rows in runs.bundled("nations").values() for row in rows]
+    frame = pl.DataFrame(facts, schema=["subject", "predicate", "object"], orient="row").unique()
+    frame.with_columns(since=1900 + pl.int_range(pl.len()) % 90).write_csv(tmp_path / "facts.csv")
+    (tmp_path / "names.csv").write_text('usa,United States\nuk,"United Kingdom, the"\n')
+    said = []
+    for command in TUTORIAL:
+        _, script, *words = shlex.split(command)
+        words += ["trainer=cpu", "logger=none"]
+        words += ["trainer.max_epochs=2", "trainer.val_every=1"] if script == "train.py" else []
+        outcome = runs.command(capsys, tmp_path, script.removesuffix(".py"), *words)
+        assert outcome.code == 0, outcome.err
+        said.append(outcome.out)
+    first, again = (runs.metrics(tmp_path / "outputs" / name) for name in ("facts", "again"))
+    assert first["test/num_queries"] > 300
+    assert runs.digits(again) == {key: value for key, value in runs.digits(first).items() if key in again}
+    answers = pl.read_csv(tmp_path / "outputs" / "predicted" / "predictions.csv")
+    assert set(answers["head_name"]) == {"United States"}
+    assert 1 <= len(answers) <= 5
+    assert {"rank", "score", "probability"} <= set(answers.columns)
+    header = re.search(r"^```text\n(subject,.*)\n(usa,.*)\n(uk,.*)\n```", README, re.MULTILINE)
+    assert header[1] == (tmp_path / "facts.csv").read_text().split("\n")[0]
+    assert tuple(header[2].split(",")[:3]) in facts
 
 
 def test_the_code_runs_and_says_what_it_says(capsys):

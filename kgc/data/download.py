@@ -96,9 +96,15 @@ def _at_mirror(name: str, url: str) -> str:
 
 def _raise_unavailable(name: str, url: str, reason: str, cause: Exception) -> NoReturn:
     raise UserError(
-        f"cannot download {name} from {url} ({reason}); put its files in a folder {name} and set KGC_DATA to the "
-        "folder above, set KGC_MIRROR to another source, or use dataset=folder dataset.path=DIR"
+        f"cannot download {name} from {without_secrets(url)} ({reason}); put its files in a folder {name} and set "
+        "KGC_DATA to the folder above, set KGC_MIRROR to another source, or use dataset=folder dataset.path=DIR"
     ) from cause
+
+
+def without_secrets(url: str) -> str:
+    """An address without what it may carry of passwords and tokens: the user before the host, and the query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 class _Resuming:

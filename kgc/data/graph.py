@@ -14,6 +14,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from kgc.data.annotations import Annotations
 from kgc.data.formats import read_folder
 from kgc.data.reader import COLUMNS, PLAIN, Layout
 from kgc.data.tables import SPLITS, Tables
@@ -71,6 +72,7 @@ class KnowledgeGraph:
         entities, relations: E and R labels.
         train, valid, test: int64 columns on the CPU; valid and test may be empty.
         dropped: how much of the files was left out, by what it was.
+        annotations: what files beside the triples say of entities and relations.
     """
 
     name: str
@@ -80,6 +82,7 @@ class KnowledgeGraph:
     valid: Triples
     test: Triples
     dropped: dict[str, int] = field(default_factory=dict)
+    annotations: Annotations = field(default_factory=Annotations)
 
     @property
     def num_entities(self) -> int:
@@ -127,6 +130,10 @@ class KnowledgeGraph:
             unseen_relations=int((_occurring([held_out.relation], self.num_relations) & ~relations).sum()),
             dropped=self.dropped,
         )
+
+    def lines(self) -> list[str]:
+        """What the console says of the data."""
+        return [*self.report.lines(), *self.annotations.lines]
 
     @cached_property
     def seen(self) -> tuple[Tensor, Tensor]:

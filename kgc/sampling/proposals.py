@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
+from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.types import Negatives, Queries, Scorer, Side, Triples
 
@@ -217,3 +218,47 @@ class Typed(Proposal):
         place = (point * size).long()
         member = self.members[torch.where(typed, start + place, 0)]
         return Negatives(torch.where(typed, member, place))
+
+
+class SameType(Proposal):
+    """Each query's own candidates among the entities of its right answer's types (`annotations.entity_types`).
+
+    For each candidate one of the answer's types is drawn, all alike, then one of the entities that have it, all alike,
+    whether train names them or not: a type constraint by known types (Xie et al. 2016), where `Typed` infers them from
+    train. An answer without a type, and a type of one entity, draw from all
+    entities.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_entities = 0
+        self.types = self.types_from = torch.empty(0, dtype=torch.int64)
+        self.members = self.members_from = torch.empty(0, dtype=torch.int64)
+
+    def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
+        table = graph.annotations.types
+        if table.is_empty():
+            raise UserError("sampler=same_type: no entity has a type; give annotations.entity_types=FILE")
+        self.num_entities = graph.num_entities
+        entity = torch.tensor(table["entity"].to_numpy(), device=device)
+        kind = Vocabulary.from_labels(table["type"]).index(table["type"]).to(device)
+        by_entity, by_type = entity.argsort(stable=True), kind.argsort(stable=True)
+        self.types, self.members = kind[by_entity], entity[by_type]  # [M] by entity, [M] by type
+        self.types_from, self.members_from = (
+            torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # [E + 1], [number of types + 1]
+            for counts in (torch.bincount(entity, minlength=graph.num_entities), torch.bincount(kind))
+        )
+
+    def draw(self, asked: Asked, number: int, generator: torch.Generator) -> Negatives:
+        target = asked.target.unsqueeze(1)
+        shape = (len(target), number)
+        which, whom = (
+            torch.rand(shape, generator=generator, device=generator.device, dtype=torch.float64) for _ in range(2)
+        )
+        start, count = self.types_from[target], self.types_from[target + 1] - self.types_from[target]
+        place = torch.where(count > 0, start + (which * count).long(), 0)
+        kind = self.types[place]  # [B, K]
+        start, size = self.members_from[kind], self.members_from[kind + 1] - self.members_from[kind]
+        typed = (count > 0) & (size > 1)
+        member = self.members[torch.where(typed, start + (whom * size).long(), 0)]
+        return Negatives(torch.where(typed, member, (whom * self.num_entities).long()))

@@ -7,7 +7,7 @@ import importlib
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from kgc.data.annotations import read_annotations
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
@@ -70,6 +71,7 @@ class Checkpoint:
         entities, relations: the vocabularies in the order of the tables.
         digest: of the graph it was trained on.
         epochs: how many were finished.
+        types: the digest of the types of entities it was trained with; None without any.
         lacks: what a run needs to go on and an older version did not save.
     """
 
@@ -81,7 +83,12 @@ class Checkpoint:
     relations: Vocabulary
     digest: str
     epochs: int
+    types: str | None = None
     lacks: tuple[str, ...] = ()
+
+
+class DamagedCheckpoint(UserError):
+    """A file that is no checkpoint, or not all of one."""
 
 
 # What training goes on from: of Lightning, and of kgc.
@@ -120,18 +127,19 @@ def _read(path: str) -> Checkpoint:
         config = OmegaConf.create(saved["config"])
         entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
         overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved.get("history", ()))
+        types = None if saved.get("types") is None else str(saved["types"])
         lacks = [f"{key!r}" for key in _TRAINING if key not in content]
         lacks += [f"'kgc.{key}'" for key in _PROGRESS if key not in saved]
         if not {"model", "dataset"} <= config.keys():
             raise ValueError("its config has no model or data set")
     except Exception as error:  # whatever a damaged or foreign file makes the reader raise
         reason = str(error).split("\n")[0].split(". ")[0]  # torch's advice, to load without safety, is not ours
-        raise UserError(
+        raise DamagedCheckpoint(
             f"checkpoint={path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
     if isinstance(config.dataset, DictConfig):
         config.dataset.pop("source", None)  # nothing is fetched from where a stranger's file says: the catalogue knows
-    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs, tuple(lacks))
+    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs, types, tuple(lacks))
 
 
 # Modules whose classes and functions a checkpoint's config may name: none of them runs code it is given.
@@ -172,8 +180,13 @@ def _trusted(target: Any) -> bool:
 def build_graph(
     cfg: DictConfig, entities: Vocabulary | None = None, relations: Vocabulary | None = None
 ) -> KnowledgeGraph:
-    """The graph of `cfg.dataset`, in given vocabularies (of a checkpoint, of label files) or in its own."""
-    return call(cfg.dataset, "dataset", entities=entities, relations=relations)
+    """The graph of `cfg.dataset` with `cfg.annotations`, in given vocabularies (of a checkpoint, of label files) or in
+    its own."""
+    graph = call(cfg.dataset, "dataset", entities=entities, relations=relations)
+    files = cfg.get("annotations") or {}
+    if not any(files.values()):
+        return graph
+    return replace(graph, annotations=read_annotations(files, graph.entities, graph.relations))
 
 
 def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: Triples | None = None) -> KGEModel:

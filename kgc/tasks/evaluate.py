@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from hydra.utils import get_class, get_method
@@ -58,7 +59,7 @@ def load(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel,
             "nothing to evaluate: give checkpoint=PATH, embeddings.format=NAME embeddings.path=PATH, or "
             "embeddings.entities=FILE with its companions"
         )
-    for line in graph.report.lines():
+    for line in graph.lines():
         terminal.say(line)
     return graph, model, cfg
 
@@ -85,6 +86,8 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
             )
         cfg.dataset = {"_target_": "kgc.data.catalogue.load_folder", "path": str(inference)}
         own_data = False
+    if not any(cfg.annotations.values()):
+        cfg.annotations = present_annotations(checkpoint.config.get("annotations") or {}, terminal)
     graph = build_graph(cfg, None if inference else checkpoint.entities, checkpoint.relations)
     if not own_data and issubclass(get_class(cfg.model._target_), OverFacts):
         terminal.say(f"facts      messages pass over the {len(graph.train):,} train triples of {graph.name}")
@@ -96,6 +99,14 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
     model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
     load_weights(model, checkpoint)
     return graph, model, cfg
+
+
+def present_annotations(files: Mapping[str, str | None], terminal: Terminal) -> dict[str, str | None]:
+    """The files that a run was trained with, without those that are gone: ranks do not depend on them."""
+    for what, path in files.items():
+        if path is not None and not Path(path).is_file():
+            terminal.say(f"warning: {path} is gone; annotations.{what}=FILE says where it is now")
+    return {what: path if path is not None and Path(path).is_file() else None for what, path in files.items()}
 
 
 def inference_folder(cfg: DictConfig) -> str | None:

@@ -44,7 +44,7 @@ def inspect(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     with Session(run_dir, "evaluate.log") as session:
         graph = build_graph(cfg)
         session.start_logging(cfg)
-        for line in graph.report.lines():
+        for line in graph.lines():
             session.terminal.say(line)
         relations, redundant = relation_table(graph), _with_labels(graph, redundant_relations(graph))
         metrics = count(graph, relations, redundant)

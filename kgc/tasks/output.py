@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from kgc import tracking
+from kgc import annotated, tracking
 from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
@@ -108,6 +108,8 @@ def write_run(
         history=history,
         config=OmegaConf.to_yaml(cfg),
         facts=run_facts(graph),
+        names=graph.annotations.relation_names,
+        more=annotated.sections(ranks, graph.annotations, graph.entities),
     )
     parts = ranked_parts(metrics)
     if not parts:

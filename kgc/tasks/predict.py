@@ -12,6 +12,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
+from kgc.annotated import with_names
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.data.reader import locate, read_triples
@@ -39,8 +40,9 @@ _Rows = tuple[Tensor, Triples, Tensor, Tensor]
 def predict(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """Writes `predictions.csv` (or `.parquet`, `.json`), `metrics.json` and `report.html`.
 
-    Rows have question (from 0), rank, head, relation, tail, score, known, and probability where it is calibrated. Equal
-    scores are in the order of their labels.
+    Rows have question (from 0), rank, head, relation, tail, score, known, probability where it is calibrated, and
+    `head_name`, `relation_name`, `tail_name` where `annotations` name entities or relations. Equal scores are in the
+    order of their labels.
 
     Args:
         cfg: what `conf/evaluate.yaml` composes to with `task=predict`.
@@ -68,7 +70,7 @@ def predict(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
         with exact_arithmetic(device), torch.no_grad():
             if questions is None:
                 relation = options.relation
-                asked = range(graph.num_relations) if relation is None else [_id(graph.relations, relation, "relation")]
+                asked = range(graph.num_relations) if relation is None else [_id(graph, relation, "relation")]
                 rows = best_triples(model, known, asked, options.k, marks)
             else:
                 rows = best_answers(model, known, questions, options.k, marks)
@@ -79,7 +81,7 @@ def predict(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
             "question", "score", "head", "relation", "tail", descending=[False, True, False, False, False]
         )
         frame = frame.with_columns(rank=pl.int_range(1, pl.len() + 1).over("question"))
-        frame = frame.select("question", "rank", pl.exclude("question", "rank"))
+        frame = with_names(frame.select("question", "rank", pl.exclude("question", "rank")), graph.annotations)
         _write(run_dir / f"predictions.{options.format}", frame)
         number = 1 if questions is None else len(questions)
         metrics = {
@@ -200,7 +202,7 @@ def _questions(cfg: DictConfig, graph: KnowledgeGraph) -> Tensor | None:
     if options.queries is None:
         if sum(options[name] is not None for name in _ENDS) < 2:
             return None
-        ids = [-1 if options[name] is None else _id(vocabularies[name], options[name], name) for name in _ENDS]
+        ids = [-1 if options[name] is None else _id(graph, options[name], name) for name in _ENDS]
         return torch.tensor([ids])
     path = Path(str(options.queries))
     frame = read_triples(path)
@@ -222,11 +224,25 @@ def _questions(cfg: DictConfig, graph: KnowledgeGraph) -> Tensor | None:
     return torch.stack(columns, dim=1)
 
 
-def _id(vocabulary: Vocabulary, label: object, name: str) -> int:
+def _id(graph: KnowledgeGraph, label: object, name: str) -> int:
+    """The id of what a label, or a name that only one has, stands for."""
+    is_relation = name == "relation"
+    vocabulary = graph.relations if is_relation else graph.entities
+    names = graph.annotations.relation_names if is_relation else graph.annotations.entity_names
     found = int(vocabulary.index(pl.Series([str(label)], dtype=pl.String))[0])
     if found < 0:
-        raise UserError(f"predict.{name}: {_unknown(vocabulary, str(label), name)}")
+        labels = [own for own, called in names.items() if called == str(label)]
+        if len(labels) > 1:
+            raise UserError(f"predict.{name}: {label!r} is the name of {_listed(labels)}; give one of these labels")
+        if not labels:
+            raise UserError(f"predict.{name}: {_unknown(vocabulary, str(label), name)}")
+        found = int(vocabulary.index(pl.Series(labels))[0])
     return found
+
+
+def _listed(labels: list[str], most: int = 10) -> str:
+    more = f" and {len(labels) - most:,} more" if len(labels) > most else ""
+    return ", ".join(map(repr, labels[:most])) + more
 
 
 def _unknown(vocabulary: Vocabulary, label: str, name: str) -> str:

@@ -6,14 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kgc.errors import UserError
-from kgc.paths import config_dir
-from kgc.tasks.build import Checkpoint
+from kgc.tasks.build import Checkpoint, DamagedCheckpoint, read_checkpoint
+from kgc.tasks.experiments import composed, without_misfits
 
 # What the weights and the optimizer's state belong to.
 _FIXED = (
@@ -23,6 +21,26 @@ _FIXED = (
     "sampler.proposal.generator",
     "sampler.proposal.cache_size",
 )
+
+
+def read_last_good(path: str, trust: str | list[str]) -> tuple[Checkpoint, list[str]]:
+    """The checkpoint that a run goes on from, and a warning where that is another one than was asked for: of a damaged
+    `last.ckpt` the `best.ckpt` beside it, which was written before it. The run reaches the same result from there.
+
+    Raises:
+        UserError: see `read_checkpoint`.
+    """
+    try:
+        return read_checkpoint(path, trust), []
+    except DamagedCheckpoint as error:
+        best = Path(str(path)).with_name("best.ckpt")
+        if Path(str(path)).name != "last.ckpt" or not best.is_file():
+            raise
+        try:
+            found = read_checkpoint(str(best), trust)
+        except DamagedCheckpoint:
+            raise error from None
+        return found, [f"warning: {error}; going on from {best}, of epoch {found.epochs}"]
 
 
 def config_words(overrides: list[str]) -> list[str]:
@@ -89,15 +107,11 @@ def _has_place(key: str, config: dict[str, Any], today: dict[str, Any]) -> bool:
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
-    used = GlobalHydra.instance().is_initialized()
-    state = GlobalHydra.instance().hydra if used else None
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            return OmegaConf.to_container(compose("train", overrides=words), resolve=True)
-    finally:
-        if used:
-            GlobalHydra.instance().initialize(state)
+    cfg = composed(words)
+    with open_dict(cfg):
+        cfg.pop("hydra")
+    without_misfits(cfg, words)
+    return OmegaConf.to_container(cfg, resolve=True)
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, Any]:

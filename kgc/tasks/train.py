@@ -30,12 +30,13 @@ from kgc.tasks.build import (
     read_weights,
 )
 from kgc.tasks.check import check_config
+from kgc.tasks.experiments import without_misfits
 from kgc.tasks.explain import write_learned_rules
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
-from kgc.tasks.resume import config_words, resumed_config, resumed_folder
+from kgc.tasks.resume import config_words, read_last_good, resumed_config, resumed_folder
 from kgc.tasks.split_ranks import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.storage import check_room, check_writable, one_line_for_files
 
@@ -56,7 +57,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         UserError: a mistake in the config or the data.
     """
     overrides = overrides or []
-    resume = read_checkpoint(cfg.checkpoint, cfg.trust) if cfg.checkpoint else None
+    resume, notes = read_last_good(cfg.checkpoint, cfg.trust) if cfg.checkpoint else (None, [])
     if resume:
         cfg = resumed_config(resume, overrides)
         run_dir = resumed_folder(run_dir, resume, overrides)
@@ -66,6 +67,8 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
             f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by "
             f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
         )
+    else:
+        notes = without_misfits(cfg, overrides)
     check_config(cfg, "train", resumed=resume is not None)
     if cfg.ranking.get("limit") is not None:
         raise UserError(
@@ -80,9 +83,12 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         check_mined(cfg, resume is not None)
     if cfg.dataset.get("path"):
         cfg.dataset.path = str(Path(str(cfg.dataset.path)).resolve())  # the checkpoint finds its data from anywhere
+    for name, path in (cfg.get("annotations") or {}).items():
+        if path is not None:
+            cfg.annotations[name] = str(Path(str(path)).expanduser().resolve())
     config = OmegaConf.to_container(cfg, resolve=True)
     words = config_words(overrides)
-    arguments = (config, words, str(run_dir), str(resume.path) if resume else None)
+    arguments = (config, words, str(run_dir), str(resume.path) if resume else None, notes)
     processes = processes_wanted(cfg)
     metrics = launch(run, processes, *arguments) if processes > 1 else run(*arguments)
     if metrics is None:
@@ -90,12 +96,16 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
     return metrics
 
 
-def run(config: dict[str, Any], words: list[str], folder: str, resume: str | None) -> dict[str, float] | None:
+def run(
+    config: dict[str, Any], words: list[str], folder: str, resume: str | None, notes: list[str]
+) -> dict[str, float] | None:
     """One process of a run: data, model, training, test, files. Returns what `train` returns."""
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
     try:
         with one_line_for_files(run_dir), Session(run_dir, "train.log") as session:
+            for note in notes:
+                session.terminal.say(note)
             return fit_and_test(cfg, words, resume, session)
     except Interrupted:
         return None
@@ -115,7 +125,13 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
             f"the data of {graph.name} changed since the checkpoint was written (digest {graph.digest[:12]}, then "
             f"{checkpoint.digest[:12]}): going on would mix two data sets; start a new run"
         )
-    for line in graph.report.lines():
+    if checkpoint and checkpoint.types != graph.annotations.digest:
+        raise UserError(
+            "annotations.entity_types: the types changed since the checkpoint was written (digest "
+            f"{short(graph.annotations.digest)}, then {short(checkpoint.types)}), and a sampler may draw by them: "
+            "start a new run"
+        )
+    for line in graph.lines():
         terminal.say(line)
     identity = {
         "config": OmegaConf.to_container(cfg, resolve=True),
@@ -123,6 +139,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         "entities": graph.entities.labels,
         "relations": graph.relations.labels,
         "digest": graph.digest,
+        "types": graph.annotations.digest,
         "version": version("kgc"),
     }
     if is_mined(cfg):
@@ -210,6 +227,11 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     if trainer.is_global_zero:
         write_run(cfg, graph, metrics, ranks, module.history, session)
     return metrics
+
+
+def short(digest: str | None) -> str:
+    """A digest's first letters, for a message."""
+    return "none" if digest is None else digest[:12]
 
 
 def describe_objective(cfg: DictConfig) -> str:

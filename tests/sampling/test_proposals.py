@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import oracle
+import polars as pl
 import pytest
 import torch
 from draws import LIKELY, asked, generator, graph_of, likelihood, ready
 
+from kgc.data.annotations import Annotations
 from kgc.errors import UserError
 from kgc.losses.pairwise import SampledCrossEntropy
 from kgc.models.distmult import DistMult
 from kgc.objectives import NegativeSampling
-from kgc.sampling.proposals import Asked, Degree, InBatch, Proposal, Typed, Unconditional, Uniform
+from kgc.sampling.proposals import Asked, Degree, InBatch, Proposal, SameType, Typed, Unconditional, Uniform
 from kgc.sampling.sampler import NegativeSampler
 from kgc.sampling.sides import Alternate, Bernoulli, Both, Sides
 from kgc.types import Negatives, Side, Triples
@@ -301,3 +304,24 @@ def test_unfinished_proposals_say_so():
             call()
     assert Proposal().loss(Negatives(torch.tensor([0])), torch.zeros(1, 1)) is None
     assert Asked(question.queries, question.target).contains(torch.tensor([0])) is None
+
+
+# Entity 0 has both types, 1 and 2 the first, 3 the second, 4 one that it alone has; 5 to 9 have none.
+KINDS = pl.DataFrame({"entity": [0, 0, 1, 2, 3, 4], "type": ["a", "b", "a", "a", "b", "c"]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "weights"),
+    [
+        (1, [1 / 3, 1 / 3, 1 / 3]),
+        (3, [1 / 2, 0, 0, 1 / 2]),
+        (0, [1 / 6 + 1 / 4, 1 / 6, 1 / 6, 1 / 4]),  # either type by half
+        (4, [1 / 10] * 10),
+        (7, [1 / 10] * 10),
+    ],
+)
+def test_candidates_have_a_type_of_the_answer(answer, weights, device):
+    typed = replace(graph_of(TRAIN, E), annotations=Annotations(types=KINDS))
+    triples = [(5, 0, 8), (5, 0, answer)]
+    drawn = ready(SameType(), typed, device).draw(asked(triples, Side.TAIL, device), 20000, generator(1, device))
+    assert likelihood(drawn.candidates[1], weights + [0.0] * (E - len(weights))) > LIKELY
