@@ -20,7 +20,9 @@ import torch
 from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping
+from pytorch_lightning.strategies import ModelParallelStrategy
 
+from kgc.checkpoint_folder import is_folder, read_folder, remove, replace
 from kgc.errors import UserError
 
 
@@ -43,6 +45,11 @@ class CheckpointFiles(TorchCheckpointIO):
                 raise
             # torch's writer says that its count of bytes is wrong, not what the system said.
             raise OSError(errno.EIO, "the file could not be written whole", str(path)) from error
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        if is_folder(path):
+            return read_folder(path)
+        return super().load_checkpoint(path, map_location or (lambda storage, _: storage), weights_only)
 
 
 class Checkpoints(Checkpoint):
@@ -112,11 +119,14 @@ class Checkpoints(Checkpoint):
         began = self.clock()
         part = path.with_name(path.name + ".part")
         try:
-            trainer.save_checkpoint(part)
-            if trainer.is_global_zero:
-                os.replace(part, path)
+            if isinstance(trainer.strategy, ModelParallelStrategy):  # a folder, which changes in one step by itself
+                trainer.save_checkpoint(path)
+            else:
+                trainer.save_checkpoint(part)
+                if trainer.is_global_zero:
+                    replace(part, path)
         except OSError as error:
-            part.unlink(missing_ok=True)
+            remove(part)
             raise UserError(self._not_written(path, error)) from error
         trainer.strategy.barrier()
         if path == self.last:

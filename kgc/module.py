@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor
 
-from kgc.data.batches import derive_seed, seed_device
+from kgc.data.batches import data_place, derive_seed, seed_device
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.metrics.filtered_rank import FilteredRank
@@ -19,6 +19,7 @@ from kgc.objectives import Objective
 from kgc.optim import coalesce_gradients, own_options, table_groups, take_options
 from kgc.ranking import NonFiniteScore, RankingOptions, rank_queries
 from kgc.schedules import Curve
+from kgc.sharding import Shard
 from kgc.types import Queries, Side, Triples
 
 
@@ -93,6 +94,15 @@ class KGEModule(LightningModule):
 
     # Training.
 
+    @property
+    def shard(self) -> Shard | None:
+        """Which rows of the table of entities this process holds; None: all."""
+        return getattr(self.model, "shard", None)
+
+    def configure_model(self) -> None:
+        if self.shard is not None:
+            self.shard.connect(self.device_mesh["tensor_parallel"])
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = self.optimizer(table_groups(self.model, self.objective))
         self._options = own_options(optimizer)
@@ -111,7 +121,7 @@ class KGEModule(LightningModule):
 
     def on_train_batch_start(self, batch: Tensor, batch_idx: int) -> None:
         # Dropout and negatives of a step depend on the step alone, not on how the run came to it.
-        draw = (self.seed, self.current_epoch, batch_idx, self.global_rank)
+        draw = (self.seed, self.current_epoch, batch_idx, data_place(self.trainer)[0])
         self._generator.manual_seed(derive_seed(*draw, 1))
         seed_device(self.device, derive_seed(*draw, 2))
         self.objective.epoch = self.current_epoch
@@ -133,11 +143,48 @@ class KGEModule(LightningModule):
         return loss * (len(index) * together / batches.examples(batch_idx // together * together, together))
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.shard is not None:
+            self._average_gradients()
         coalesce_gradients(optimizer)
+
+    def _average_gradients(self) -> None:
+        """Of a sharded table over the groups that hold the same rows, of all else over all processes, to which it is the
+        same: bit for bit, so that nothing drifts apart."""
+        groups = self.device_mesh["data_parallel"]
+        table = self.model.entity.weight
+        for parameter in self.parameters():
+            if parameter.grad is None and groups.size() > 1:
+                parameter.grad = torch.zeros_like(parameter)
+            if parameter.grad is None or parameter.grad.is_sparse:  # with one group alone
+                continue
+            if parameter is not table:
+                torch.distributed.all_reduce(parameter.grad)
+                parameter.grad /= self.trainer.world_size
+            elif groups.size() > 1:
+                torch.distributed.all_reduce(parameter.grad, group=groups.get_group())
+                parameter.grad /= groups.size()
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        if self.shard is None or not gradient_clip_val:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        squares = [(g is not self.model.entity.weight.grad, g.float().square().sum()) for g in gradients]
+        total = sum((square for whole, square in squares if whole), torch.zeros((), device=self.device))
+        total = total + self.shard.summed(sum(square for whole, square in squares if not whole))
+        factor = (gradient_clip_val / (total.sqrt() + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+        for gradient in gradients:
+            gradient.mul_(factor)
 
     def on_train_epoch_end(self) -> None:
         loss = float(self.all_gather(self._loss_sum.to(self.device)).mean()) / self._examples
-        rate = (self._examples - self._marked_examples) * self.trainer.world_size / (time.perf_counter() - self._mark)
+        seconds = time.perf_counter() - self._mark
+        rate = (self._examples - self._marked_examples) * data_place(self.trainer)[1] / seconds
         row = {"epoch": self.current_epoch + 1, "train/loss": loss, "train/examples_per_second": rate}
         row["train/lr"] = self.optimizers().param_groups[0]["lr"]
         self.log_dict({name: value for name, value in row.items() if name != "epoch"})

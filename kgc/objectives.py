@@ -5,6 +5,8 @@ An objective numbers its training examples 0 … n−1; a batch is [B] of these 
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,7 +14,7 @@ from torch.nn import functional as F
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.errors import UserError
-from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, mean_loss
+from kgc.losses.listwise import BinaryCrossEntropy, CrossEntropy, RowLoss, mean_loss
 from kgc.losses.pairwise import PairwiseLoss
 from kgc.losses.regularizers import Lp
 from kgc.models.base import KGEModel
@@ -198,8 +200,8 @@ class OneVsAll(Objective):
             targets.append(target)
             if self.regularizer is not None:
                 penalty = penalty + self.penalty(model, anchor, relation, model.entity_vectors(target), queries)
-        rule = CrossEntropy(torch.cat(targets), self.label_smoothing)
-        loss = mean_loss(model.similarity, torch.cat(vectors), model.candidate_vectors(), model.margin, rule)
+        rule = CrossEntropy(torch.cat(targets), self.label_smoothing, model.shard)
+        loss = loss_over_entities(model, torch.cat(vectors), rule)
         loss = loss + penalty / len(Side)
         if self.relation_weight:
             loss = loss + self.relation_weight * relation_cross_entropy(model, triples)
@@ -258,11 +260,18 @@ class KVsAll(Objective):
         anchor = model.entity_vectors(queries.anchor)
         relation = model.relation_vectors(model.relation_rows(queries))
         query = model.combine(queries, anchor, relation)  # [B, Dq]
-        rule = BinaryCrossEntropy(row, answer, len(queries), self.label_smoothing)
-        loss = mean_loss(model.similarity, query, model.candidate_vectors(), model.margin, rule)
+        rule = BinaryCrossEntropy(row, answer, len(queries), self.label_smoothing, model.shard)
+        loss = loss_over_entities(model, query, rule)
         if self.regularizer is not None:
             loss = loss + self.penalty(model, anchor, relation, model.entity_vectors(answer), queries, row)
         return loss
+
+
+def loss_over_entities(model: KGEModel, query: Tensor, rule: RowLoss) -> Tensor:
+    """Mean loss of [B, Dq] query vectors over all entities, wherever they lie."""
+    with contextlib.nullcontext() if model.shard is None else model.shard.region(model):
+        candidates = model.candidate_vectors()
+    return mean_loss(model.similarity, query, candidates, model.margin, rule, model.shard)
 
 
 def refuse_penalty(regularizer: Lp | None, model: PathModel) -> None:

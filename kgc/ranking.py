@@ -8,6 +8,9 @@ proven error bound allows and float64 decides the rest, so that ranks are those 
 machine does; see `kgc.engine.certified`. `block` (any scorer): ranks are those of the scores themselves, all read from
 calls of one shape; see `kgc.engine.blocks`. Known answers are set to NaN by index, which no comparison counts.
 
+A table of entities that lies on several processes (`kgc.sharding`) is ranked by all of them together, each counting
+among its own entities: they call `rank_queries` with the same queries and get the same counts.
+
 Cost: every distinct (anchor, relation, side) is scored once, U · E · D multiplications for U of them. Memory above the
 tables and the index: a few times batch · block floats, and the known answers of one batch.
 """
@@ -28,9 +31,10 @@ from kgc.engine.certified import Candidates, CertifiedPart
 from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
 from kgc.engine.counting import count_eager
 from kgc.engine.fused import FusedCandidates, can_fuse
-from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY, Room
+from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY, Room, out_of_memory
 from kgc.engine.sizes import DEFAULT, Sizes, measured_sizes, width
 from kgc.errors import UserError
+from kgc.sharding import held
 from kgc.types import Queries, RankCounts, Scorer, Side
 
 # Queries that are ranked together, a row on average: scores of one that is asked more often are made again.
@@ -165,7 +169,7 @@ def rank_queries(
                     for whole, piece in zip(results, rank(part, batch, block), strict=True):
                         whole[some] = piece
             except (RuntimeError, MemoryError) as error:
-                if not _out_of_memory(error) or batch * block == 1:
+                if not out_of_memory(error) or batch * block == 1 or getattr(scorer, "shard", None) is not None:
                     raise
                 shape = (batch, -(-block // 2)) if block > 1024 or batch == 1 else (-(-batch // 2), block)
                 if sizes is not None:
@@ -242,7 +246,9 @@ def _distinct(queries: Queries, side: Tensor) -> tuple[Queries, Tensor]:
 
 
 def _sizes(scorer: Scorer, options: RankingOptions, rows: int, device: torch.device) -> Sizes | None:
-    """Shapes to measure: for large work whose ranks no shape changes."""
+    """Shapes to measure: for large work whose ranks no shape changes, and which no other process waits for."""
+    if getattr(scorer, "shard", None) is not None:
+        return None
     if not is_certified(scorer, options) or rows * scorer.num_entities < _LARGE:
         return None
     kind = type(scorer.similarity), getattr(scorer, "dim", None), options.compile
@@ -269,7 +275,7 @@ def _compiles(scorer: Scorer, options: RankingOptions, rows: int, device: torch.
     if options.compile is not None:
         return options.compile
     similarity = getattr(scorer, "similarity", None)
-    return worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
+    return worth_compiling(similarity, rows, held(scorer), getattr(scorer, "dim", 1), device)
 
 
 def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, options: RankingOptions) -> RankCounts:
@@ -286,11 +292,6 @@ def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, 
     warnings.warn(f"{number} right answer(s) have a non-finite score and get the worst rank", stacklevel=3)
     worst = torch.where(bad, counts.candidates - 1, counts.better)
     return RankCounts(worst, torch.where(bad, 0, counts.equal), counts.candidates, counts.nonfinite)
-
-
-def _out_of_memory(error: Exception) -> bool:
-    words = ("can't allocate memory", "not enough memory", "bad_alloc")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,12 @@ def derive_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
+def data_place(trainer: Any) -> tuple[int, int]:
+    """(rank, number) of a trainer's process among those whose batches differ: all, but for those that share a table."""
+    place = getattr(trainer.strategy, "distributed_sampler_kwargs", None)
+    return (0, 1) if place is None else (place["rank"], place["num_replicas"])
+
+
 def seed_device(device: torch.device, seed: int) -> None:
     """Seeds what torch draws on a device and on the CPU, as `torch.manual_seed` does.
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningDataModule
 
-from kgc.data.batches import QueryBatches, TripleBatches
+from kgc.data.batches import QueryBatches, TripleBatches, data_place
 from kgc.data.graph import KnowledgeGraph
 from kgc.types import Triples
 
@@ -18,7 +18,7 @@ class KGDataModule(LightningDataModule):
     Args:
         graph: the data.
         num_examples: how many examples the objective counts.
-        batch_size: examples a process takes per step.
+        batch_size: examples a process (or a group that shares a table) takes per step.
         query_batch_size: queries ranked per validation step.
         seed: of the order of examples.
     """
@@ -38,8 +38,7 @@ class KGDataModule(LightningDataModule):
             self.batch_size,
             self.seed,
             trainer.strategy.root_device,
-            trainer.global_rank,
-            trainer.world_size,
+            *data_place(trainer),
         )
 
     def val_dataloader(self) -> QueryBatches | list:
@@ -54,4 +53,4 @@ class KGDataModule(LightningDataModule):
         """The queries of triples, on the trainer's device."""
         trainer = self.trainer
         triples = triples.to(trainer.strategy.root_device)
-        return QueryBatches(triples, self.query_batch_size, trainer.global_rank, trainer.world_size)
+        return QueryBatches(triples, self.query_batch_size, *data_place(trainer))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from kgc.engine.counting import BlockCounter, Count, Counter, Key, RowLayout, count_eager
-from kgc.engine.part import Part, Room, mark_nonfinite, ranges
+from kgc.engine.part import Part, Room, ranges
 from kgc.models.algebra import without_denormals
 from kgc.models.similarity import Extent
 
@@ -40,7 +40,7 @@ class Candidates:
         key: a faster form of the similarity's ranking key, or None.
 
     Attributes:
-        vectors: [E, D] fp32, denormals as 0.
+        vectors: [E, D] fp32, denormals as 0; of a sharded table those that this process holds.
         terms: [E] fp32 terms of the ranking key, or None.
         extent: sizes for `Similarity.band`; an infinite norm if a vector is not finite.
     """
@@ -87,7 +87,12 @@ class CertifiedPart(Part):
     def rank(self, table: Candidates, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """[P] better, equal, candidates and non-finite scores."""
         query = self.scorer.exact_query_vectors(self.rows)  # [U, D] float64
-        value = self._order(table, query, self.row, self.target)  # [P]
+        value = self.shared(self._order(table, query, self.row, self.target))  # [P]
+        counts = self.locally(lambda size: self._count(table, query, value, size), block)
+        return self.judged(value, *self.total(*counts))
+
+    def _count(self, table: Candidates, query: Tensor, value: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
+        """[P] better, equal and non-finite scores among the cells outside the filter, the target's among them."""
         low, high = table.similarity.band(query[self.row], value, table.extent)
         reach = torch.maximum(low.abs(), high.abs())
         whole = torch.zeros(len(self.rows), dtype=torch.bool, device=self.row.device)  # rows for float64 altogether
@@ -110,7 +115,7 @@ class CertifiedPart(Part):
             equal.index_add_(0, at, (again == value[at]).long())
             found.clear()
 
-        blocks = list(ranges(len(table.vectors), block))
+        blocks = list(ranges(len(table.vectors), min(block, len(table.vectors))))
         for (first, start, stop), known in zip(blocks, self.known_cells(blocks), strict=True):
             listed = max(16, (stop - start) // 8)
             count = count_block((first, start, stop), known, listed)
@@ -124,10 +129,9 @@ class CertifiedPart(Part):
                 waiting = 0
         if found:
             decide()
-        equal -= (~self.known_target).long()  # a target outside the filter tied with itself
         if bool(whole.any()):
-            self._rank_in_float64(table, query, value, whole, better, equal, nonfinite)
-        return better, equal, self.candidates(), nonfinite
+            self._count_in_float64(table, query, value, whole, better, equal, nonfinite)
+        return better, equal, nonfinite
 
     def _order(self, table: Candidates, query: Tensor, row: Tensor, entity: Tensor) -> Tensor:
         """[M] float64 order of cells (row, entity)."""
@@ -137,7 +141,7 @@ class CertifiedPart(Part):
             values[part] = table.similarity.order(query[row[part]], table.vectors[entity[part]].double())
         return values
 
-    def _rank_in_float64(
+    def _count_in_float64(
         self,
         table: Candidates,
         query: Tensor,
@@ -147,7 +151,7 @@ class CertifiedPart(Part):
         equal: Tensor,
         nonfinite: Tensor,
     ) -> None:
-        """Ranks the queries of the marked rows by float64 scores of all candidates; equal vectors are scored once."""
+        """Counts for the queries of the marked rows by float64 scores of all candidates; equal ones are scored once."""
         distinct, copies = _distinct_rows(table.vectors)
         entities = len(table.vectors)
         place = torch.full((len(self.rows),), -1, dtype=torch.int64, device=self.row.device)
@@ -170,9 +174,9 @@ class CertifiedPart(Part):
             scores[known] = torch.nan
             for at in (place[self.row] >= 0).nonzero().squeeze(-1).split(at_once):
                 here, own = place[self.row[at]], value[at]
-                nonfinite[at] = odd.sum(1)[here] + (self.known_target[at] & ~own.isfinite()).long()
-                better[at] = mark_nonfinite((scores[here] > own.unsqueeze(-1)).sum(1), own)
-                equal[at] = (scores[here] == own.unsqueeze(-1)).sum(1) - (~self.known_target[at]).long()
+                nonfinite[at] = odd.sum(1)[here]
+                better[at] = (scores[here] > own.unsqueeze(-1)).sum(1)
+                equal[at] = (scores[here] == own.unsqueeze(-1)).sum(1)
 
 
 def _flushed(vectors: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ vectors; look-ups, reciprocal relations, mixed sides and dropout are handled her
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,11 @@ from torch.nn import functional as F
 from kgc.errors import UserError
 from kgc.limits import require_memory
 from kgc.models.algebra import without_denormals
+from kgc.models.init import rows_of
 from kgc.models.projected import Projected
 from kgc.models.similarity import Similarity
-from kgc.types import Queries, Side, Triples
+from kgc.sharding import shard_of
+from kgc.types import Queries, Side, Triples, rows_of_pools
 
 
 class KGEModel(nn.Module):
@@ -40,12 +42,16 @@ class KGEModel(nn.Module):
     need the whole relation vector. Its `similarity` is then a `Projected` one, whose query vectors are [query | lens].
 
     Below, D counts the `extra` numbers of an entity too; they know no dropout.
+
+    Made inside `kgc.sharding.sharded`, a model holds the rows of one process (`shard`, else None): vectors of ids come
+    from wherever they lie, those of a range or of all are of the rows held.
     """
 
     projects = False  # candidates are compared as `project` makes them
     lens_dim: int | None = None  # Dl, numbers that `lens` makes; Dr when None
     extra = 0  # real numbers stored per entity behind its vector
     reciprocal_only = False  # `query` answers tail queries alone
+    shardable = True  # several processes can share the table of entities
 
     def __init__(
         self,
@@ -79,14 +85,21 @@ class KGEModel(nn.Module):
         self.relation_dropout = relation_dropout
         stored = dim + self.extra
         rows, width = num_relations * (2 if reciprocal else 1), dim if relation_dim is None else relation_dim
-        require_memory(4 * (num_entities * stored + rows * width), f"model.dim={dim}", "the tables")
-        self.entity = nn.Embedding(num_entities, stored, _weight=torch.empty(num_entities, stored))
+        self.shard = shard_of(num_entities)
+        entities = num_entities if self.shard is None else self.shard.held
+        require_memory(4 * (entities * stored + rows * width), f"model.dim={dim}", "the tables")
+        self.entity = nn.Embedding(entities, stored, _weight=torch.empty(entities, stored))
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
         self.similarity = similarity
         if self.projects:
             self.similarity = Projected(similarity, self.project, width if self.lens_dim is None else self.lens_dim)
         with torch.no_grad():
-            entity_init(self.entity.weight)
+            if self.shard is None:
+                entity_init(self.entity.weight)
+            else:
+                self.entity.weight.copy_(rows_of(entity_init, num_entities, stored, self.shard.first, self.shard.stop))
+                self.entity.register_state_dict_post_hook(self._whole_in_state)
+                self.entity.register_load_state_dict_pre_hook(self._part_of_state)
             relation_init(self.relation.weight)
 
     # What a model file writes.
@@ -135,13 +148,17 @@ class KGEModel(nn.Module):
     def entity_vectors(self, entities: Tensor | range | None = None) -> Tensor:
         """[*] ids to [*, D]; a range to [n, D]; None to the whole [E, D] table."""
         table = self.tables()[0]
-        if isinstance(entities, Tensor):
+        everywhere = self.shard is not None and isinstance(entities, Tensor) and not self.shard.inside
+        if everywhere:
+            vectors = self.shard.lookup(table, entities, self.entity.sparse)
+        elif isinstance(entities, Tensor):
             vectors = F.embedding(entities, table, sparse=self.entity.sparse)
         else:
             vectors = table if entities is None else table[entities.start : entities.stop]
         if not (self.training and self.entity_dropout):
             return vectors
-        dropped = F.dropout(vectors[..., : self.dim], self.entity_dropout)
+        drop = F.dropout if self.shard is None or everywhere else self.shard.dropout
+        dropped = drop(vectors[..., : self.dim], self.entity_dropout)
         return torch.cat([dropped, vectors[..., self.dim :]], dim=-1) if self.extra else dropped
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
@@ -195,7 +212,11 @@ class KGEModel(nn.Module):
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
         """[B, Dq] float64 vectors of the questions, computed in float64 from the tables, denormals as 0."""
-        return self.exact_queries(queries, *self.tables())
+        entities, relations = self.tables()
+        if self.shard is not None:
+            entities = self.shard.lookup(entities, queries.anchor)
+            queries = Queries(torch.arange(len(queries), device=entities.device), queries.relation, queries.side)
+        return self.exact_queries(queries, entities, relations)
 
     def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         """`exact_query_vectors` of queries by the rows of given tables, as `tables` has them."""
@@ -214,17 +235,65 @@ class KGEModel(nn.Module):
         would make dense. Fewer rows of candidates than queries are pools, see `kgc.types.Negatives`: the batch becomes
         [G, S, Dq], compared with [G, N, Dq] at once.
         """
+        if self.shard is not None:
+            return self._compare_where_they_lie(query, candidates)
         if isinstance(candidates, Tensor) and candidates.dim() == 2:
-            pools, size = len(candidates), -(-len(query) // max(1, len(candidates)))
-            if pools < len(query):
-                filled = torch.cat(
-                    [query, query[-1:].expand(pools * size - len(query), -1)]
-                )  # zeros may have no gradient
-                padded = filled.unflatten(0, (pools, size))
-                return self.similarity(padded, self.candidate_vectors(candidates)).flatten(0, 1)[: len(query)]
+            if len(candidates) < len(query):
+                return self._compare_pools(query, self.candidate_vectors(candidates))
             if 2 * candidates.shape[1] >= self.num_entities and not self.entity.sparse:
                 return self.similarity(query, self.candidate_vectors()).gather(1, candidates)
         return self.similarity(query, self.candidate_vectors(candidates))
+
+    def _compare_pools(self, query: Tensor, candidate: Tensor) -> Tensor:
+        """[B, N] scores of [B, Dq] queries against the [G, N, Dc] candidates of their pools."""
+        pools, size = len(candidate), -(-len(query) // max(1, len(candidate)))
+        filled = torch.cat([query, query[-1:].expand(pools * size - len(query), -1)])  # zeros may have no gradient
+        return self.similarity(filled.unflatten(0, (pools, size)), candidate).flatten(0, 1)[: len(query)]
+
+    def _compare_where_they_lie(self, query: Tensor, candidates: Tensor | range | None) -> Tensor:
+        """`compare` where each process scores the candidates that it holds; the scores are put together, in fp32."""
+        shard = self.shard
+        if not isinstance(candidates, Tensor):
+            wanted = range(self.num_entities) if candidates is None else candidates
+            candidates = torch.arange(wanted.start, wanted.stop, device=query.device)
+        ids = candidates if candidates.dim() == 2 else candidates.unsqueeze(0)  # [G, N]
+        mine = shard.holds(ids)
+        row, column = mine.nonzero(as_tuple=True)
+        slot = (mine.cumsum(1) - 1).clamp_(min=0)  # the place of each among the pool's own
+        width = int(slot[row, column].max()) + 1 if len(row) else 1
+        # What fills up is a row that has a gradient anyway.
+        own = ids.new_full((len(ids), width), int(ids[row[0], column[0]]) - shard.first if len(row) else 0)
+        own[row, slot[row, column]] = ids[row, column] - shard.first
+        query = shard.enter(query)
+        with shard.region(self), contextlib.nullcontext() if len(row) else self._without_gradients():
+            if candidates.dim() == 1:
+                scores = self.similarity(query, self.candidate_vectors(own.squeeze(0)))
+            elif len(ids) < len(query):
+                scores = self._compare_pools(query, self.candidate_vectors(own))
+            else:
+                scores = self.similarity(query, self.candidate_vectors(own))
+        mine, slot = (rows_of_pools(part, len(query)) for part in (mine, slot))
+        return shard.put_together(torch.where(mine, scores.float().gather(1, slot), 0.0))
+
+    @contextlib.contextmanager
+    def _without_gradients(self) -> Iterator[None]:
+        """Look-ups give the table of entities no gradient."""
+        weight = self.entity.weight
+        self.entity._parameters["weight"] = weight.detach()
+        try:
+            yield
+        finally:
+            self.entity._parameters["weight"] = weight
+
+    def _whole_in_state(self, module: nn.Module, state: dict, prefix: str, _: dict) -> None:
+        """Of a table whose rows lie on several processes the state has a DTensor."""
+        if self.shard.mesh is not None:
+            state[f"{prefix}weight"] = self.shard.as_dtensor(state[f"{prefix}weight"])
+
+    def _part_of_state(self, module: nn.Module, state: dict, prefix: str, *_: object) -> None:
+        """The rows of this process are taken from a DTensor or a whole table."""
+        if f"{prefix}weight" in state:
+            state[f"{prefix}weight"] = self.shard.part_of(state[f"{prefix}weight"])
 
     def score(self, queries: Queries, candidates: Tensor | range | None = None) -> Tensor:
         """[B, E], [B, len(range)], [B, N] or [B, K] scores; see `kgc.types.Scorer` and `compare`."""

@@ -33,6 +33,8 @@ class EncodedModel(OverFacts, KGEModel):
         entity_dropout, relation_dropout: of the vectors that the encoder makes.
     """
 
+    shardable = False  # messages pass between any two entities
+
     def __init__(
         self,
         num_entities: int,

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 Init = Callable[[Tensor], Tensor]
 
+# Rows filled at once where few of a table are kept; torch's normal numbers come in groups of 16.
+_ROWS = 1 << 14
+
 
 class Uniform:
     """Uniform in [−bound, bound]."""
@@ -86,3 +89,37 @@ class Columns:
         for part, init in zip(table.split(self.widths, dim=-1), self.inits, strict=True):
             init(part)
         return table
+
+
+def rows_of(init: Init, rows: int, width: int, first: int, stop: int) -> Tensor:
+    """[stop − first, width]: the rows first … stop − 1 of a [rows, width] table as `init` fills it.
+
+    The numbers drawn are those of the whole table, in its order, so that processes that hold parts of it start from
+    what one process would; memory is that of the part. An `init` that is not of this module fills a whole table.
+    """
+    kept = torch.empty(stop - first, width)
+    if isinstance(init, Columns):
+        at = 0
+        for part, own in zip(init.inits, init.widths, strict=True):
+            _fill(part, kept[:, at : at + own], rows, first, width)
+            at += own
+    elif type(init).__module__ == __name__ and not isinstance(init, Identity):
+        _fill(init, kept, rows, first, width)
+    else:
+        kept.copy_(init(torch.empty(rows, width))[first:stop])
+    return kept
+
+
+def _fill(init: Init, kept: Tensor, rows: int, first: int, width: int) -> None:
+    """Fills the columns `kept` of rows from `first` on, drawing those of all rows in turn; see `rows_of`."""
+    if isinstance(init, Constant):
+        init(kept)
+        return
+    starts = [*range(0, max(1, rows - _ROWS // 2), _ROWS), rows]  # the last turn is no shorter than half
+    for start, stop in zip(starts, starts[1:], strict=False):
+        # Columns of a wider table lie apart in memory, and are then drawn one by one.
+        drawn = torch.empty(stop - start, width)[:, : kept.shape[1]]
+        init(drawn)
+        low, high = max(start, first), min(stop, first + len(kept))
+        if low < high:
+            kept[low - first : high - first] = drawn[low - start : high - start]

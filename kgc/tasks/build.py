@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer
 from pytorch_lightning.profilers import PassThroughProfiler
+from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from kgc.checkpoint_folder import check_index, is_folder, read_folder
 from kgc.data.annotations import read_annotations
+from kgc.data.batches import data_place
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
@@ -27,6 +32,8 @@ from kgc.limits import lacks_memory
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
 from kgc.ranking import RankingOptions
+from kgc.sharding import Shard, sharded
+from kgc.strategy import ShardedStrategy
 from kgc.types import Triples
 
 
@@ -64,27 +71,37 @@ class Checkpoint:
     """What a checkpoint knows besides weights.
 
     Args:
-        path: the file.
-        state: parameters by name, without the module's prefix.
+        path: the file, or the folder (see `kgc.checkpoint_folder`).
         config: the resolved config of the run.
         overrides: the words of the command lines that made the config.
         entities, relations: the vocabularies in the order of the tables.
         digest: of the graph it was trained on.
         epochs: how many were finished.
         types: the digest of the types of entities it was trained with; None without any.
+        read: the content, in Lightning's form.
         lacks: what a run needs to go on and an older version did not save.
     """
 
     path: Path
-    state: dict[str, torch.Tensor]
     config: DictConfig
     overrides: list[str]
     entities: Vocabulary
     relations: Vocabulary
     digest: str
     epochs: int
+    read: Callable[[Shard | None], dict[str, Any]]
     types: str | None = None
     lacks: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """Parameters by name, without the module's prefix."""
+        return self.state_for(None)
+
+    def state_for(self, shard: Shard | None) -> dict[str, torch.Tensor]:
+        """`state`, of which a sharded table in a folder is the rows of a shard."""
+        states = self.read(shard)["state_dict"]
+        return {k.removeprefix("model."): v for k, v in states.items() if k.startswith("model.")}
 
 
 class DamagedCheckpoint(UserError):
@@ -118,12 +135,18 @@ def read_weights(path: Path) -> Checkpoint:
 
 def _read(path: str) -> Checkpoint:
     file = Path(str(path))
-    if not file.is_file():
+    if not file.is_file() and not is_folder(file):
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        if file.is_file():
+            content = torch.load(file, map_location="cpu", weights_only=True)
+            read = partial(_as_read, content)
+        else:
+            content = read_folder(file, tensors=False)
+            read = partial(read_folder, file)
+            check_index(file)
+        content["state_dict"].items()
         saved = content["kgc"]
-        state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
         config = OmegaConf.create(saved["config"])
         entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
         overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved.get("history", ()))
@@ -139,7 +162,11 @@ def _read(path: str) -> Checkpoint:
         ) from error
     if isinstance(config.dataset, DictConfig):
         config.dataset.pop("source", None)  # nothing is fetched from where a stranger's file says: the catalogue knows
-    return Checkpoint(file, state, config, overrides, entities, relations, digest, epochs, types, tuple(lacks))
+    return Checkpoint(file, config, overrides, entities, relations, digest, epochs, read, types, tuple(lacks))
+
+
+def _as_read(content: dict[str, Any], shard: Shard | None) -> dict[str, Any]:
+    return content
 
 
 # Modules whose classes and functions a checkpoint's config may name: none of them runs code it is given.
@@ -197,10 +224,41 @@ def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: T
         num_entities, num_relations: E and R.
         facts: the train split, for models that pass messages over the graph.
     """
-    model = call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
+    layout = shard_layout(cfg)
+    if layout is not None:
+        kind = get_object(cfg.model._target_)
+        if isinstance(kind, type) and not (issubclass(kind, KGEModel) and kind.shardable):
+            raise UserError(
+                f"trainer=sharded: {kind.__name__} has no table of entities that processes could share row by row; "
+                "choose trainer=ddp, which keeps the whole model on each device"
+            )
+    with sharded(layout):
+        model = call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
     if facts is not None and hasattr(model, "use_facts"):
         model.use_facts(facts)
     return model
+
+
+def processes_here() -> int:
+    """How many processes this one's launcher started for the run."""
+    return int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1)
+
+
+def shard_layout(cfg: DictConfig) -> tuple[int, int] | None:
+    """(rank, size) of this process among those that share a table of entities; None where each has a table of its own.
+
+    Raises:
+        UserError: `trainer.shards` does not divide the number of processes.
+    """
+    processes = processes_here()
+    if OmegaConf.select(cfg, "trainer.strategy") != "sharded" or processes == 1:
+        return None
+    size = cfg.trainer.shards or processes
+    if processes % size:
+        raise UserError(f"trainer.shards={size}: does not divide the {processes} processes of the run")
+    if size == 1:
+        return None
+    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0) % size, size
 
 
 def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[KGEModel, Objective, int]:
@@ -221,14 +279,14 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
             raise UserError(
                 "optimizer.sparse=true with trainer.gradient_clip: torch cannot clip sparse gradients; leave one out"
             )
-        if trainer.world_size > 1:
+        if data_place(trainer)[1] > 1:
             raise UserError(
-                "optimizer.sparse=true with several processes: NCCL cannot sum sparse gradients; leave it out, or "
-                "train on one device"
+                "optimizer.sparse=true with several processes: NCCL cannot sum sparse gradients; leave it out, train "
+                "on one device, or choose trainer=sharded with one table over all processes"
             )
         model.use_sparse_gradients()
     examples = objective.setup(graph, trainer.strategy.root_device)
-    if min(cfg.batch_size, -(-examples // trainer.world_size)) < objective.least_batch:
+    if min(cfg.batch_size, -(-examples // data_place(trainer)[1])) < objective.least_batch:
         raise UserError(
             f"batch_size={cfg.batch_size}: sampler=in_batch takes the answers of a batch's other triples for "
             "negatives, and there are none; raise batch_size, or choose sampler=uniform"
@@ -258,7 +316,14 @@ def load_weights(model: KGEModel, checkpoint: Checkpoint) -> None:
         UserError: they do not fit.
     """
     try:
-        model.load_state_dict(checkpoint.state)
+        state = checkpoint.state_for(getattr(model, "shard", None))
+    except Exception as error:  # whatever damaged files make the reader raise
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"checkpoint={checkpoint.path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
+        ) from error
+    try:
+        model.load_state_dict(state)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"checkpoint={checkpoint.path}: its weights do not fit its config ({reason})") from error
@@ -292,10 +357,13 @@ def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
     """
     t = cfg.trainer
     strategy: Any = t.strategy
+    layout = shard_layout(cfg)
     if strategy == "ddp":
-        from pytorch_lightning.strategies import DDPStrategy
-
         strategy = DDPStrategy(process_group_backend=t.backend)
+    if layout is not None:
+        strategy = ShardedStrategy(layout[1], t.backend)
+    elif strategy == "sharded":  # one process a table
+        strategy = DDPStrategy(process_group_backend=t.backend) if processes_here() > 1 else "auto"
     if t.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator=gpu: torch sees no GPU here; choose trainer=cpu or trainer=ddp_cpu")
     try:

@@ -22,6 +22,7 @@ _WHOLE = {
     "trainer.val_every": (1, _BIG, False),
     "trainer.accumulate_grad_batches": (1, _BIG, False),
     "trainer.patience": (0, _BIG, True),
+    "trainer.shards": (1, _BIG, True),
     "model.dim": (1, _BIG, False),
     "model.relation_dim": (1, _BIG, True),
     **{f"model.{size}": (1, _BIG, False) for size in ("height", "channels", "kernel", "layers", "heads", "width")},
@@ -90,7 +91,7 @@ _FLAG = (
 _FLAG_OR_NULL = ("trainer.compile", "ranking.compile")
 _CHOICE = {
     "trainer.accelerator": ("auto", "cpu", "gpu"),
-    "trainer.strategy": ("auto", "ddp"),
+    "trainer.strategy": ("auto", "ddp", "sharded"),
     "trainer.precision": ("32-true", "bf16-mixed"),
     "trainer.backend": (None, "gloo", "nccl"),
     "split": SPLITS,

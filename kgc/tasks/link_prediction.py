@@ -9,6 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from kgc.console import ProgressLine
+from kgc.data.batches import data_place
 from kgc.data.datamodule import KGDataModule
 from kgc.data.sample import sample_triples
 from kgc.errors import UserError
@@ -67,7 +68,7 @@ def run(config: dict, folder: str) -> dict[str, float]:
         session.start_logging(cfg)
         trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
         module = KGEModule(model, graph, **ranking_arguments(cfg))
-        queries = 2 * len(whole if sample is None else sample) // trainer.world_size
+        queries = 2 * len(whole if sample is None else sample) // data_place(trainer)[1]
         module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
         data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, 0)
         if cfg.protocol == "query":

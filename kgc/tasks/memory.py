@@ -16,7 +16,7 @@ from kgc.errors import UserError
 from kgc.limits import lacks_memory
 from kgc.optim import table_groups
 from kgc.sampling.processes import rehearsal
-from kgc.tasks.build import build_training, call
+from kgc.tasks.build import build_training, call, shard_layout
 
 # Share of the largest size tried that fitted: batches differ (in their known answers), and memory gets fragmented.
 _MARGIN = 0.9
@@ -74,6 +74,11 @@ def largest_batch(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> i
     if not reports_memory(device):
         raise UserError(
             "trainer.auto_batch=true: a CPU does not say when its memory is full; give batch_size, or train on a GPU"
+        )
+    if shard_layout(cfg) is not None:
+        raise UserError(
+            "trainer.auto_batch=true: processes that share a table do every step together, and one that is out of "
+            "memory would leave the others waiting; give batch_size"
         )
     trainer.strategy.setup_environment()
     # Each process tries by itself, without a collective call: one that has no memory would leave the others waiting.

@@ -143,7 +143,9 @@ def resumed_folder(run_dir: Path, resume: Checkpoint, overrides: list[str]) -> P
     if given and run_dir.resolve() != home:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         best = resume.path.with_name("best.ckpt")
-        if best.exists():
+        if best.is_dir():
+            shutil.copytree(best, run_dir / "checkpoints" / "best.ckpt", dirs_exist_ok=True)
+        elif best.exists():
             shutil.copy2(best, run_dir / "checkpoints" / "best.ckpt")
         return run_dir
     if run_dir.exists() and run_dir.resolve() != home and not any(run_dir.iterdir()):

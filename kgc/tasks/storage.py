@@ -51,7 +51,7 @@ def check_room(checkpoints: Checkpoints, module: KGEModule) -> None:
     """Raises a `UserError` if the disk has no room for a run's checkpoints: best, last, and one in writing."""
     files = [path for path in (checkpoints.best, checkpoints.last) if path.exists()]
     size = checkpoint_size(module)
-    needed = 3 * size - sum(path.stat().st_size for path in files)
+    needed = 3 * size - sum(size_of(path) for path in files)
     free = shutil.disk_usage(checkpoints.folder).free
     if needed > free:
         raise UserError(
@@ -60,10 +60,20 @@ def check_room(checkpoints: Checkpoints, module: KGEModule) -> None:
         )
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a checkpoint, a file or a folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
 def checkpoint_size(module: KGEModule) -> int:
     """About how many bytes a checkpoint takes: what is trained and kept, and the optimizer's state of it."""
     tensors = [t for t in module.state_dict().values() if isinstance(t, torch.Tensor)]
     trained = sum(p.numel() * p.element_size() for p in module.parameters())
+    if module.shard is not None:  # and the rows of other processes
+        table = module.model.entity.weight
+        others = (module.shard.rows - module.shard.held) * table[0].numel() * table.element_size()
+        return others + int((trained + others) * state_share(module)) + sum(t.numel() * t.element_size() for t in tensors)
     return sum(t.numel() * t.element_size() for t in tensors) + int(trained * state_share(module))
 
 

@@ -7,11 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
 
 from kgc.callbacks import CheckpointFiles, Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
 from kgc.console import ProgressLine
+from kgc.data.batches import data_place
 from kgc.data.datamodule import KGDataModule
 from kgc.engine.compiled import compile_training
 from kgc.errors import UserError
@@ -184,7 +186,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         **ranking_arguments(cfg),
     )
     check_room(checkpoints, module)
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters = num_parameters(model)
     if cfg.trainer.compile is not False and hasattr(model, "similarity"):
         cells = math.inf if cfg.trainer.compile else objective.cells(model, num_examples * cfg.trainer.max_epochs)
         compile_training(model.similarity, cells, model.dim, trainer.strategy.root_device)
@@ -192,10 +194,15 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         f"model      {type(model).__name__}, {parameters:,} parameters ({parameters * 4 / 2**20:.1f} MiB) on "
         f"{trainer.strategy.root_device.type}" + (f" x {trainer.world_size}" if trainer.world_size > 1 else "")
     )
+    if module.shard is not None:
+        terminal.say(
+            f"shards     {module.shard.size} of up to {module.shard.most:,} entities, in {data_place(trainer)[1]} "
+            "data-parallel group(s)"
+        )
     terminal.say(f"objective  {describe_objective(cfg)}")
     terminal.say(f"run        {run_dir}")
     rounds = -(-cfg.trainer.max_epochs // cfg.trainer.val_every)
-    queries = 2 * (rounds * len(graph.valid) + len(graph.test)) // trainer.world_size
+    queries = 2 * (rounds * len(graph.valid) + len(graph.test)) // data_place(trainer)[1]
     module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
     session.start_logging(cfg)
     trainer.loggers = session.loggers
@@ -232,6 +239,13 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
 def short(digest: str | None) -> str:
     """A digest's first letters, for a message."""
     return "none" if digest is None else digest[:12]
+
+
+def num_parameters(model: torch.nn.Module) -> int:
+    """Numbers that are trained, those of other processes' rows included."""
+    shard = getattr(model, "shard", None)
+    others = 0 if shard is None else (shard.rows - shard.held) * model.entity.embedding_dim
+    return sum(p.numel() for p in model.parameters()) + others
 
 
 def describe_objective(cfg: DictConfig) -> str:
