@@ -30,7 +30,7 @@ class Interrupted(Exception):
 
 class CheckpointFiles(TorchCheckpointIO):
     """Writes a checkpoint straight to its file, where Lightning holds it in memory, twice, and in the folder for
-    temporary files first."""
+    temporary files first; and maps it into memory to read, so that a table is not there twice."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         try:
@@ -43,6 +43,10 @@ class CheckpointFiles(TorchCheckpointIO):
                 raise
             # torch's writer says that its count of bytes is wrong, not what the system said.
             raise OSError(errno.EIO, "the file could not be written whole", str(path)) from error
+
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 class Checkpoints(Checkpoint):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kgc.data.batches import derive_seed, seed_device
 from kgc.data.graph import KnowledgeGraph
-from kgc.data.known import KnownAnswers
+from kgc.data.known import KnownAnswers, relevant
 from kgc.metrics.filtered_rank import FilteredRank
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
@@ -67,7 +67,9 @@ class KGEModule(LightningModule):
         self.identity = identity or {}
         self.ranks: FilteredRank | None = None
         self.progress: Callable[[int], None] | None = None  # told how many queries have just been ranked
-        self._known: KnownAnswers | None = None
+        self._known: KnownAnswers | None = None  # of the queries of `_asked`
+        self._asked = Triples.empty()
+        self._own_filter = True
         self._failure: NonFiniteScore | None = None
         self._generator: torch.Generator | None = None
         self._loss_sum = torch.zeros(())
@@ -82,14 +84,17 @@ class KGEModule(LightningModule):
         self.history: list[dict[str, float]] = []  # one row an epoch
 
     def known(self) -> KnownAnswers:
-        """The filter of evaluation, on this device, built once."""
+        """The filter of the split at hand, on this device: what `filter_splits` know of its queries, built once."""
         if self._known is None:
-            self.filter_by(Triples.cat([self.graph.split(name) for name in self.filter_splits] or [Triples.empty()]))
+            parts = [self.graph.stored(name) for name in self.filter_splits]
+            sizes = (self.graph.num_entities, self.graph.num_relations)
+            self._known = KnownAnswers(relevant(parts, self._asked, *sizes).to(self.device), *sizes)
         return self._known
 
     def filter_by(self, triples: Triples) -> None:
         """Leaves these triples out of the competition, instead of those of `filter_splits`."""
         self._known = KnownAnswers(triples.to(self.device), self.graph.num_entities, self.graph.num_relations)
+        self._own_filter = False
 
     # Training.
 
@@ -196,6 +201,8 @@ class KGEModule(LightningModule):
         """Makes room for the ranks of both queries of so many triples."""
         side = torch.tensor(list(Side)).repeat_interleave(len(triples))
         self.ranks = FilteredRank(side, self.hits).to(self.device)
+        if triples is not self._asked and self._own_filter:
+            self._known, self._asked = None, triples
         self._failure = None
 
     def rank_step(self, batch: tuple[Queries, Tensor, Tensor]) -> None:

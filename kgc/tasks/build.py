@@ -64,7 +64,7 @@ class Checkpoint:
 
     Args:
         path: the file.
-        state: parameters by name, without the module's prefix.
+        state: parameters by name, without the module's prefix, mapped into memory from the file.
         config: the resolved config of the run.
         overrides: the words of the command lines that made the config.
         entities, relations: the vocabularies in the order of the tables.
@@ -114,11 +114,11 @@ def _read(path: str) -> Checkpoint:
     if not file.is_file():
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         saved = content["kgc"]
         state = {k.removeprefix("model."): v for k, v in content["state_dict"].items() if k.startswith("model.")}
         config = OmegaConf.create(saved["config"])
-        entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
+        entities, relations = (Vocabulary.from_state(saved[what]) for what in ("entities", "relations"))
         overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved.get("history", ()))
         lacks = [f"{key!r}" for key in _TRAINING if key not in content]
         lacks += [f"'kgc.{key}'" for key in _PROGRESS if key not in saved]
@@ -241,11 +241,14 @@ def ranking_arguments(cfg: DictConfig) -> dict[str, Any]:
 def load_weights(model: KGEModel, checkpoint: Checkpoint) -> None:
     """Puts the weights of a checkpoint into a model of the same config.
 
+    On a CPU they stay where they are mapped from the file: pages are read when they are used, and no copy is made.
+
     Raises:
         UserError: they do not fit.
     """
+    mapped = all(parameter.device.type == "cpu" for parameter in model.parameters())
     try:
-        model.load_state_dict(checkpoint.state)
+        model.load_state_dict(checkpoint.state, assign=mapped)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"checkpoint={checkpoint.path}: its weights do not fit its config ({reason})") from error

@@ -12,6 +12,7 @@ from pytorch_lightning import Trainer
 
 from kgc.data.datamodule import KGDataModule
 from kgc.data.graph import KnowledgeGraph, relation_categories, unseen_mask
+from kgc.data.hygiene import degrees
 from kgc.errors import UserError
 from kgc.metrics.breakdown import DEGREES, degree_buckets, grouped_metrics, macro
 from kgc.metrics.intervals import sample_intervals
@@ -95,12 +96,12 @@ def breakdowns(graph: KnowledgeGraph, triples: Triples, counts: RankCounts, hits
     values = {"macro/mrr": macro(1 / ranks, relation), "macro/mr": macro(ranks, relation)}
     values |= {f"macro/hits@{k}": macro((ranks <= k).double(), relation) for k in hits}
     categories = ("1-1", "1-N", "N-1", "N-N")
-    of_relation = [categories.index(name) for name in relation_categories(graph.train, graph.num_relations)]
+    of_relation = [categories.index(name) for name in relation_categories(graph.stored("train"), graph.num_relations)]
     category = torch.tensor(of_relation)[relation]
     values |= grouped_metrics(counts, category, [f"category/{name}" for name in categories], hits)
     both = [f"category/{name}/{each.label}" for name in categories for each in Side]
     values |= grouped_metrics(counts, len(Side) * category + side, both, hits)
-    degree = torch.bincount(torch.cat([graph.train.head, graph.train.tail]), minlength=graph.num_entities)
+    degree = sum(degrees(graph.stored("train"), graph.num_entities))
     names = [f"degree/{name}" for name in DEGREES.values()]
     return values | grouped_metrics(counts, degree_buckets(degree[answer]), names, hits)
 
@@ -112,7 +113,7 @@ def ranks_frame(
     if triples is None or counts is None:
         triples = Triples.empty()
         counts = RankCounts(*[triples.head] * 4)
-    entities, relations = (pl.Series(v.labels, dtype=pl.String) for v in (graph.entities, graph.relations))
+    entities, relations = graph.entities.series, graph.relations.series
 
     def labels(vocabulary: pl.Series, ids: torch.Tensor) -> pl.Series:
         return vocabulary.gather(np.tile(ids.numpy(), len(Side)))

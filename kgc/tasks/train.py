@@ -120,8 +120,8 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     identity = {
         "config": OmegaConf.to_container(cfg, resolve=True),
         "overrides": words,
-        "entities": graph.entities.labels,
-        "relations": graph.relations.labels,
+        "entities": graph.entities.state(),
+        "relations": graph.relations.state(),
         "digest": graph.digest,
         "version": version("kgc"),
     }
@@ -193,6 +193,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
         raise
     epochs = len(module.history)
+    module.objective = objective = None  # its triples and index are not needed again
     best = read_weights(checkpoints.best)
     load_weights(model, best)
     terminal.say(
