@@ -17,7 +17,7 @@ from kgc.metrics.filtered_rank import FilteredRank
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
 from kgc.optim import coalesce_gradients, own_options, table_groups, take_options
-from kgc.ranking import NonFiniteScore, RankingOptions, rank_queries
+from kgc.ranking import NonFiniteScore, RankingOptions, rank_candidates, rank_queries
 from kgc.schedules import Curve
 from kgc.types import Queries, Side, Triples
 
@@ -66,6 +66,9 @@ class KGEModule(LightningModule):
         self.seed = seed
         self.identity = identity or {}
         self.ranks: FilteredRank | None = None
+        # From queries, right answers and their places to [B, K] candidates, −1 for none; None: all entities compete.
+        self.candidates: Callable[[Queries, Tensor, Tensor], Tensor] | None = None
+        self.queries_at_once = 1
         self.progress: Callable[[int], None] | None = None  # told how many queries have just been ranked
         self._known: KnownAnswers | None = None  # of the queries of `_asked`
         self._asked = Triples.empty()
@@ -208,8 +211,15 @@ class KGEModule(LightningModule):
     def rank_step(self, batch: tuple[Queries, Tensor, Tensor]) -> None:
         queries, targets, index = batch
         try:
-            counts = rank_queries(self.model, queries, targets, self.known(), self.ranking, self.progress)
-            self.ranks.update(index, counts)
+            if self.candidates is None:
+                counts = rank_queries(self.model, queries, targets, self.known(), self.ranking, self.progress)
+                self.ranks.update(index, counts)
+                return
+            for some in torch.arange(len(targets), device=targets.device).split(self.queries_at_once):
+                asked, wanted = queries[some], targets[some]
+                given = self.candidates(asked, wanted, index[some])
+                counts = rank_candidates(self.model, asked, wanted, given, self.ranking, self.progress)
+                self.ranks.update(index[some], counts)
         except NonFiniteScore as error:
             if self.trainer.world_size == 1:
                 raise

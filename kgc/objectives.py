@@ -25,7 +25,6 @@ from kgc.relation_prediction import relation_cross_entropy
 from kgc.sampling.sampler import NegativeSampler
 from kgc.types import Negatives, Queries, Side, Triples, rows_of_pools
 
-
 _PART = 1 << 20  # triples of a large graph that are handled at once
 
 

@@ -1,7 +1,8 @@
 """The records that every layer passes to the next, and the shape alphabet used in all docstrings.
 
 Shapes: B queries, N candidates shared by all queries, K candidates of each query's own, E entities, R relations,
-D stored width of an entity. Ids are int64 tensors, but in a graph, which keeps them as int32; `side` names the end of the triple that is asked for.
+D stored width of an entity. Ids are int64 tensors, but in a graph, which keeps them as int32; `side` names the end of
+the triple that is asked for.
 """
 
 from __future__ import annotations

@@ -11,12 +11,14 @@ from typing import Any
 
 import pooch
 import yaml
+from torch import Tensor
 
 from kgc.data.cache import cached_graph
 from kgc.data.download import fetch_files
 from kgc.data.formats import read_folder, source_files
 from kgc.data.graph import KnowledgeGraph, graph_of, in_vocabularies
 from kgc.data.hygiene import check_drop, cleaned
+from kgc.data.ogb import read_candidates
 from kgc.data.reader import PLAIN, Layout, find_split
 from kgc.data.splitting import SplitRule, split_table
 from kgc.data.synthetic import make_graph
@@ -221,6 +223,30 @@ def companion(name: str, file: str, path: str | None = None) -> Path | None:
         own = [Path(os.environ["KGC_DATA"]).expanduser() / name] if os.environ.get("KGC_DATA") else []
         folders = [*own, Path(pooch.os_cache("kgc")) / name]
     return next((found for folder in folders if (found := find_split(folder, file)) is not None), None)
+
+
+def given_candidates(graph: KnowledgeGraph, split: str, name: str, path: str | None = None) -> tuple[Tensor, Tensor]:
+    """The candidates that a data set gives for the heads and the tails of `valid` or `test`, see
+    `ogb.read_candidates`; they are looked for where the data set is.
+
+    Raises:
+        UserError: this data set gives none.
+    """
+    homes = [Path(os.environ["KGC_DATA"]).expanduser() / name] if os.environ.get("KGC_DATA") else []
+    homes.append(Path(pooch.os_cache("kgc")) / name)
+    folder = Path(path).expanduser() if path is not None else next((f for f in homes if f.is_dir()), homes[-1])
+    if not (folder / "split").is_dir():
+        raise UserError(
+            f"ranking.candidates=given: {graph.name} gives no candidates; those of OGB do, such as dataset=ogbl_biokg; "
+            "a number draws as many"
+        )
+    heads, tails = read_candidates(folder, split, graph.entities)
+    if len(heads) != len(graph.split(split)):
+        raise UserError(
+            f"ranking.candidates=given: {folder} has candidates for {len(heads):,} triples of {split}, and "
+            f"{len(graph.split(split)):,} are to be ranked; leave dataset.drop out"
+        )
+    return heads, tails
 
 
 def load_file(

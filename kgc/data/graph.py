@@ -269,9 +269,7 @@ def graph_of(
     return KnowledgeGraph(name, entities, relations, **parts, dropped=tables.dropped)
 
 
-def in_vocabularies(
-    graph: KnowledgeGraph, entities: Vocabulary | None, relations: Vocabulary | None
-) -> KnowledgeGraph:
+def in_vocabularies(graph: KnowledgeGraph, entities: Vocabulary | None, relations: Vocabulary | None) -> KnowledgeGraph:
     """A graph in its own vocabularies as a graph in those of a trained model; None leaves one as it is.
 
     Raises:

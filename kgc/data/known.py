@@ -90,6 +90,10 @@ class KnownAnswers:
         start, stop = (torch.searchsorted(self.pairs, bound) for bound in (first, first + max(1, self.num_entities)))
         return start, stop - start
 
+    def number(self, queries: Queries) -> Tensor:
+        """[B] how many known answers each query has."""
+        return self._spans(queries)[1]
+
     def answers(self, queries: Queries) -> tuple[Tensor, Tensor]:
         """All known answers of B queries.
 

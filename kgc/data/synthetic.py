@@ -50,8 +50,8 @@ def make_graph(
             break
     else:
         raise UserError(
-            f"dataset.num_triples={triples}: {entities:,} entities and {relations:,} relations gave {keys.size:,} distinct "
-            "ones; raise dataset.num_entities or dataset.num_relations, or lower dataset.num_triples"
+            f"dataset.num_triples={triples}: {entities:,} entities and {relations:,} relations gave {keys.size:,} "
+            "distinct ones; raise dataset.num_entities or dataset.num_relations, or lower dataset.num_triples"
         )
     surplus = keys.size - triples
     held = random.choice(keys.size, surplus + valid + test, replace=False, shuffle=True)
@@ -80,7 +80,9 @@ def _check(entities: int, relations: int, triples: int, exponent: float, valid: 
     if not exponent > 1:
         raise UserError(f"dataset.exponent={exponent}: the exponent of a power law of degrees must be above 1")
     if valid + test >= triples:
-        raise UserError(f"dataset.num_valid={valid}, dataset.num_test={test}: none of {triples:,} triples is left for train")
+        raise UserError(
+            f"dataset.num_valid={valid}, dataset.num_test={test}: none of {triples:,} triples is left for train"
+        )
     if relations * entities**2 >= 2**63:
         raise UserError(
             f"dataset.num_entities={entities}: with {relations:,} relations a triple is no number of 63 bits; lower it"

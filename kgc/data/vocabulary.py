@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,8 +95,8 @@ class Vocabulary:
         for start in range(0, len(sizes), _PIECE):
             first = ends[start - 1] if start else 0
             piece = text[first : ends[min(start + _PIECE, len(sizes)) - 1]].tobytes()
-            at = np.concatenate([[0], ends[start : start + (_PIECE)] - first])
-            parts.append(pl.Series([piece[a:b] for a, b in zip(at[:-1], at[1:], strict=True)], dtype=pl.Binary))
+            at = np.concatenate([[0], ends[start : start + _PIECE] - first])
+            parts.append(pl.Series([piece[a:b] for a, b in pairwise(at)], dtype=pl.Binary))
         return Vocabulary(pl.concat(parts).cast(pl.String) if parts else [])
 
     def __len__(self) -> int:

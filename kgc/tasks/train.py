@@ -67,11 +67,12 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
             f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
         )
     check_config(cfg, "train", resumed=resume is not None)
-    if cfg.ranking.get("limit") is not None:
-        raise UserError(
-            f"ranking.limit={cfg.ranking.limit}: training ranks whole splits; give it to evaluate.py (test=false "
-            "leaves the final test out)"
-        )
+    for key in ("limit", "candidates"):
+        if cfg.ranking.get(key) is not None:
+            raise UserError(
+                f"ranking.{key}={cfg.ranking[key]}: training ranks whole splits against all entities; give it to "
+                "evaluate.py (test=false leaves the final test out)"
+            )
     if resume and resume.epochs > cfg.trainer.max_epochs:
         raise UserError(
             f"trainer.max_epochs={cfg.trainer.max_epochs}: the checkpoint has {resume.epochs} epochs already"

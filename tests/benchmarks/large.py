@@ -86,6 +86,7 @@ def train(args: argparse.Namespace, folder: Path) -> dict:
 def rank(args: argparse.Namespace, folder: Path) -> dict:
     """The test split of the trained model, as `evaluate.py` ranks it, against products of the same thread."""
     from hydra import compose, initialize_config_dir
+    from ranking import both_sides
 
     from kgc.console import Terminal
     from kgc.data.known import KnownAnswers, relevant
@@ -93,7 +94,6 @@ def rank(args: argparse.Namespace, folder: Path) -> dict:
     from kgc.ranking import RankingOptions, rank_queries
     from kgc.runtime import prepare_process
     from kgc.tasks.evaluate import load
-    from ranking import both_sides
 
     prepare_process()
     began = time.process_time()
@@ -151,12 +151,17 @@ def main() -> None:
         result = {"train": train, "rank": rank}[args.only](args, args.folder)
         table = 4 * args.dim * args.entities
         state = 4 * args.entities if args.only == "train" else 0
-        print(json.dumps(result | {
-            "peak_mib": status("VmHWM") / 2**20,
-            "table_and_state_mib": (table + state) / 2**20,
-            "above_mib": (status("VmHWM") - table - state) / 2**20,
-            "processor_seconds": time.process_time(),
-        }))
+        print(
+            json.dumps(
+                result
+                | {
+                    "peak_mib": status("VmHWM") / 2**20,
+                    "table_and_state_mib": (table + state) / 2**20,
+                    "above_mib": (status("VmHWM") - table - state) / 2**20,
+                    "processor_seconds": time.process_time(),
+                }
+            )
+        )
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.folder or Path(temporary) / "run"

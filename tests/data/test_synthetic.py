@@ -77,7 +77,9 @@ def test_in_the_vocabularies_of_a_model():
     assert graph.entities is turned
     assert torch.equal(graph.train.head, 1999 - own.train.head)
     assert graph.digest == own.digest
-    with pytest.raises(UserError, match=r"^synthetic: triple \d+ of train: entity 'e\d+' is not among the model's 2 ent"):
+    with pytest.raises(
+        UserError, match=r"^synthetic: triple \d+ of train: entity 'e\d+' is not among the model's 2 ent"
+    ):
         load_synthetic(**SMALL, entities=Vocabulary(["e0000", "e0001"]))
 
 
