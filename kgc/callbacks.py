@@ -21,7 +21,10 @@ from lightning_fabric.plugins import TorchCheckpointIO
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping
 
+from kgc.cluster import in_job, stop_signals
 from kgc.errors import UserError
+
+_AGREE = 16  # batches after which several processes agree whether to stop: an exchange of one number
 
 
 class Interrupted(Exception):
@@ -43,7 +46,6 @@ class CheckpointFiles(TorchCheckpointIO):
                 raise
             # torch's writer says that its count of bytes is wrong, not what the system said.
             raise OSError(errno.EIO, "the file could not be written whole", str(path)) from error
-
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -164,16 +166,23 @@ def step_counted(trainer: Trainer) -> Iterator[None]:
 class StopOnSignal(Checkpoint):
     """The first Ctrl-C or SIGTERM saves `last.ckpt` after the step at hand and ends the run; a second one ends it now.
 
-    A step of accumulated batches is finished first: gradients are not part of a saved state. With several processes the
-    run ends at the end of the epoch, when all of them can agree.
+    A step of accumulated batches is finished first: gradients are not part of a saved state. Several processes agree
+    every few steps, and at the end of an epoch, whether one of them was asked. In a job of a cluster its own signals
+    are heard too, see `kgc.cluster`.
 
     Args:
         checkpoints: writes the file.
+
+    Attributes:
+        number: the signal that asked, 0 for none in this process.
+        before: what was to be called at each signal that was taken over.
     """
 
     def __init__(self, checkpoints: Checkpoints):
         self.checkpoints = checkpoints
         self.asked = False
+        self.number = 0
+        self.before: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -184,20 +193,32 @@ class StopOnSignal(Checkpoint):
         wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             wanted = [signal.SIGUSR1]  # from the process that launched this one; see kgc.tasks.launch
-        before = {number: signal.signal(number, self._ask) for number in wanted}
+        wanted += [number for number in stop_signals() if number not in wanted]
+        self.before = {number: signal.signal(number, self._ask) for number in wanted}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in self.before.items():
                 signal.signal(number, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.asked, self.number = True, number
 
-    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
-        if self.asked and trainer.world_size == 1 and between_steps(trainer):
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        # Lightning put a handler before ours that makes a collective call wherever a process happens to be.
+        if trainer.world_size > 1 or in_job():
+            for number in self.before:
+                signal.signal(number, self._ask)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        together = trainer.world_size > 1
+        if not between_steps(trainer) or (together and (batch_idx + 1) % _AGREE):
+            return
+        if trainer.strategy.reduce_boolean_decision(self.asked, all=False) if together else self.asked:
             with step_counted(trainer):
                 self._stop(trainer)
 

@@ -174,7 +174,7 @@ class KGEModule(LightningModule):
         checkpoint["kgc"] = self.identity | {
             "seconds": self.seconds,
             "history": self.history,
-            "loss_sum": self._loss_sum.cpu(),
+            "loss_sum": self.all_gather(self._loss_sum.to(self.device)).mean().cpu(),  # of all processes
             "examples": self._examples,
             "schedule": self._schedule.state_dict() if stateful else None,
             "rates": [options["lr"] for options in self._options],

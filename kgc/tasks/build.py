@@ -14,11 +14,13 @@ from typing import Any
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
+from lightning_fabric.plugins.environments import SLURMEnvironment
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer
 from pytorch_lightning.profilers import PassThroughProfiler
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
+from kgc.cluster import nodes
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
@@ -289,7 +291,13 @@ def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
     if t.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator=gpu: torch sees no GPU here; choose trainer=cpu or trainer=ddp_cpu")
     try:
+        if SLURMEnvironment.detect():  # a run saves its state and comes back by itself, see kgc.cluster
+            options["plugins"] = [*options.get("plugins", ()), SLURMEnvironment(auto_requeue=False)]
         return _trainer(t, strategy, run_dir, options)
+    except RuntimeError as error:
+        if "--ntasks" not in str(error):
+            raise
+        raise UserError(f"Slurm: {str(error).splitlines()[0]}") from error
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise UserError(f"trainer: {str(error).splitlines()[0]}") from error
 
@@ -308,5 +316,6 @@ def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any
         log_every_n_steps=0,  # what is logged is of epochs
         profiler=NoProfiler(),
         use_distributed_sampler=False,
+        num_nodes=nodes(),
         **options,
     )

@@ -86,6 +86,7 @@ _FLAG = (
     "objective.subsampling",
     "optimizer.sparse",
     "trainer.auto_batch",
+    "trainer.requeue",
 )
 _FLAG_OR_NULL = ("trainer.compile", "ranking.compile")
 _CHOICE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
 
 from kgc.callbacks import CheckpointFiles, Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
+from kgc.cluster import in_job, requeue, was_requeued
 from kgc.console import ProgressLine
 from kgc.data.datamodule import KGDataModule
 from kgc.engine.compiled import compile_training
@@ -56,15 +58,17 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         UserError: a mistake in the config or the data.
     """
     overrides = overrides or []
+    last = run_dir / "checkpoints" / "last.ckpt"
     resume = read_checkpoint(cfg.checkpoint, cfg.trust) if cfg.checkpoint else None
+    if was_requeued() and last.exists():  # the words of the job's first start are in the checkpoint
+        resume, overrides = read_checkpoint(str(last), cfg.trust), []
     if resume:
         cfg = resumed_config(resume, overrides)
         run_dir = resumed_folder(run_dir, resume, overrides)
         overrides = [*resume.overrides, *overrides]
-    elif (run_dir / "checkpoints" / "last.ckpt").exists():
+    elif last.exists():
         raise UserError(
-            f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by "
-            f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
+            f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by checkpoint={last}"
         )
     check_config(cfg, "train", resumed=resume is not None)
     for key in ("limit", "candidates"):
@@ -192,6 +196,8 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         raise UserError(describe_nonfinite(error, graph)) from error
     except Interrupted:
         terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
+        if trainer.is_global_zero and in_job() and cfg.trainer.requeue:
+            terminal.say(requeue(stop.number or signal.SIGUSR1, stop.before))
         raise
     epochs = len(module.history)
     module.objective = objective = None  # its triples and index are not needed again
