@@ -23,7 +23,10 @@ from pytorch_lightning.callbacks import Checkpoint, EarlyStopping
 from pytorch_lightning.strategies import ModelParallelStrategy
 
 from kgc.checkpoint_folder import is_folder, read_folder, remove, replace
+from kgc.cluster import in_job, stop_signals
 from kgc.errors import UserError
+
+_AGREE = 16  # batches after which several processes agree whether to stop: an exchange of one number
 
 
 class Interrupted(Exception):
@@ -32,7 +35,7 @@ class Interrupted(Exception):
 
 class CheckpointFiles(TorchCheckpointIO):
     """Writes a checkpoint straight to its file, where Lightning holds it in memory, twice, and in the folder for
-    temporary files first."""
+    temporary files first; and maps it into memory to read, so that a table is not there twice."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         try:
@@ -49,7 +52,7 @@ class CheckpointFiles(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         if is_folder(path):
             return read_folder(path)
-        return super().load_checkpoint(path, map_location or (lambda storage, _: storage), weights_only)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 class Checkpoints(Checkpoint):
@@ -170,16 +173,23 @@ def step_counted(trainer: Trainer) -> Iterator[None]:
 class StopOnSignal(Checkpoint):
     """The first Ctrl-C or SIGTERM saves `last.ckpt` after the step at hand and ends the run; a second one ends it now.
 
-    A step of accumulated batches is finished first: gradients are not part of a saved state. With several processes the
-    run ends at the end of the epoch, when all of them can agree.
+    A step of accumulated batches is finished first: gradients are not part of a saved state. Several processes agree
+    every few steps, and at the end of an epoch, whether one of them was asked. In a job of a cluster its own signals
+    are heard too, see `kgc.cluster`.
 
     Args:
         checkpoints: writes the file.
+
+    Attributes:
+        number: the signal that asked, 0 for none in this process.
+        before: what was to be called at each signal that was taken over.
     """
 
     def __init__(self, checkpoints: Checkpoints):
         self.checkpoints = checkpoints
         self.asked = False
+        self.number = 0
+        self.before: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -190,20 +200,32 @@ class StopOnSignal(Checkpoint):
         wanted = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
             wanted = [signal.SIGUSR1]  # from the process that launched this one; see kgc.tasks.launch
-        before = {number: signal.signal(number, self._ask) for number in wanted}
+        wanted += [number for number in stop_signals() if number not in wanted]
+        self.before = {number: signal.signal(number, self._ask) for number in wanted}
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number, handler in self.before.items():
                 signal.signal(number, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.asked = True
+        self.asked, self.number = True, number
 
-    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
-        if self.asked and trainer.world_size == 1 and between_steps(trainer):
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        # Lightning put a handler before ours that makes a collective call wherever a process happens to be.
+        if trainer.world_size > 1 or in_job():
+            for number in self.before:
+                signal.signal(number, self._ask)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        together = trainer.world_size > 1
+        if not between_steps(trainer) or (together and (batch_idx + 1) % _AGREE):
+            return
+        if trainer.strategy.reduce_boolean_decision(self.asked, all=False) if together else self.asked:
             with step_counted(trainer):
                 self._stop(trainer)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from kgc.cluster import in_submitit
 from kgc.errors import Alert, UserError
 from kgc.paths import config_dir
 from kgc.text import printable
@@ -96,6 +97,8 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
             trials.append(Trial(number, words))
             return result
         except Exception as error:  # reported below, past Hydra's own report; the trials after it still run
+            if in_submitit():
+                raise  # a job of its own: Hydra takes the error to the process that started the sweep
             trials.append(Trial(number, words, error))
             if number is not None:
                 print(f"trial {number} failed: {_mistake(error) or f'{type(error).__name__}: {error}'}", flush=True)
@@ -171,6 +174,8 @@ def _config_message(error: Exception) -> str:
 
     if "Config group override must be" in str(error) and (message := wrong_choice(sys.argv[1:])):
         return message
+    if "Could not find 'hydra/launcher/submitit_" in str(error):
+        return "hydra/launcher: jobs of Slurm need Hydra's launcher for it: pip install 'kgc[slurm]'"
     if found := re.search(r"Could not find '([\w/]+)/([^/']+)'", str(error)):
         return f"{found[1]}={found[2]}: no such choice of the group {found[1]}; it has {listed(*found.groups())}"
     if isinstance(error, OSError) and error.filename:

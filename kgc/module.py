@@ -12,12 +12,12 @@ from torch import Tensor
 
 from kgc.data.batches import data_place, derive_seed, seed_device
 from kgc.data.graph import KnowledgeGraph
-from kgc.data.known import KnownAnswers
+from kgc.data.known import KnownAnswers, relevant
 from kgc.metrics.filtered_rank import FilteredRank
 from kgc.models.base import KGEModel
 from kgc.objectives import Objective
 from kgc.optim import coalesce_gradients, own_options, table_groups, take_options
-from kgc.ranking import NonFiniteScore, RankingOptions, rank_queries
+from kgc.ranking import NonFiniteScore, RankingOptions, rank_candidates, rank_queries
 from kgc.schedules import Curve
 from kgc.sharding import Shard
 from kgc.types import Queries, Side, Triples
@@ -67,8 +67,13 @@ class KGEModule(LightningModule):
         self.seed = seed
         self.identity = identity or {}
         self.ranks: FilteredRank | None = None
+        # From queries, right answers and their places to [B, K] candidates, −1 for none; None: all entities compete.
+        self.candidates: Callable[[Queries, Tensor, Tensor], Tensor] | None = None
+        self.queries_at_once = 1
         self.progress: Callable[[int], None] | None = None  # told how many queries have just been ranked
-        self._known: KnownAnswers | None = None
+        self._known: KnownAnswers | None = None  # of the queries of `_asked`
+        self._asked = Triples.empty()
+        self._own_filter = True
         self._failure: NonFiniteScore | None = None
         self._generator: torch.Generator | None = None
         self._loss_sum = torch.zeros(())
@@ -83,14 +88,17 @@ class KGEModule(LightningModule):
         self.history: list[dict[str, float]] = []  # one row an epoch
 
     def known(self) -> KnownAnswers:
-        """The filter of evaluation, on this device, built once."""
+        """The filter of the split at hand, on this device: what `filter_splits` know of its queries, built once."""
         if self._known is None:
-            self.filter_by(Triples.cat([self.graph.split(name) for name in self.filter_splits] or [Triples.empty()]))
+            parts = [self.graph.stored(name) for name in self.filter_splits]
+            sizes = (self.graph.num_entities, self.graph.num_relations)
+            self._known = KnownAnswers(relevant(parts, self._asked, *sizes).to(self.device), *sizes)
         return self._known
 
     def filter_by(self, triples: Triples) -> None:
         """Leaves these triples out of the competition, instead of those of `filter_splits`."""
         self._known = KnownAnswers(triples.to(self.device), self.graph.num_entities, self.graph.num_relations)
+        self._own_filter = False
 
     # Training.
 
@@ -213,7 +221,7 @@ class KGEModule(LightningModule):
         checkpoint["kgc"] = self.identity | {
             "seconds": self.seconds,
             "history": self.history,
-            "loss_sum": self._loss_sum.cpu(),
+            "loss_sum": self.all_gather(self._loss_sum.to(self.device)).mean().cpu(),  # of all processes
             "examples": self._examples,
             "schedule": self._schedule.state_dict() if stateful else None,
             "rates": [options["lr"] for options in self._options],
@@ -243,13 +251,22 @@ class KGEModule(LightningModule):
         """Makes room for the ranks of both queries of so many triples."""
         side = torch.tensor(list(Side)).repeat_interleave(len(triples))
         self.ranks = FilteredRank(side, self.hits).to(self.device)
+        if triples is not self._asked and self._own_filter:
+            self._known, self._asked = None, triples
         self._failure = None
 
     def rank_step(self, batch: tuple[Queries, Tensor, Tensor]) -> None:
         queries, targets, index = batch
         try:
-            counts = rank_queries(self.model, queries, targets, self.known(), self.ranking, self.progress)
-            self.ranks.update(index, counts)
+            if self.candidates is None:
+                counts = rank_queries(self.model, queries, targets, self.known(), self.ranking, self.progress)
+                self.ranks.update(index, counts)
+                return
+            for some in torch.arange(len(targets), device=targets.device).split(self.queries_at_once):
+                asked, wanted = queries[some], targets[some]
+                given = self.candidates(asked, wanted, index[some])
+                counts = rank_candidates(self.model, asked, wanted, given, self.ranking, self.progress)
+                self.ranks.update(index[some], counts)
         except NonFiniteScore as error:
             if self.trainer.world_size == 1:
                 raise

@@ -6,7 +6,9 @@ An objective numbers its training examples 0 … n−1; a batch is [B] of these 
 from __future__ import annotations
 
 import contextlib
+import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,6 +25,8 @@ from kgc.models.similarity import Dot
 from kgc.relation_prediction import relation_cross_entropy
 from kgc.sampling.sampler import NegativeSampler
 from kgc.types import Negatives, Queries, Side, Triples, rows_of_pools
+
+_PART = 1 << 20  # triples of a large graph that are handled at once
 
 
 class Objective(nn.Module):
@@ -116,7 +120,7 @@ class NegativeSampling(Objective):
         self.triple_weights: Tensor | None = None
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
-        self.triples = sorted_triples(graph.train).to(device)
+        self.triples = sorted_triples(graph.stored("train")).to(device)
         self.sampler.setup(graph, device)
         self.least_batch = self.sampler.proposal.least_batch
         if self.subsampling:
@@ -127,7 +131,7 @@ class NegativeSampling(Objective):
         return len(Side) * examples * (1 + self.sampler.num_negatives)
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
-        triples = self.triples[index]
+        triples = self.triples[index].long()
         triple_weights = None if self.triple_weights is None else self.triple_weights[index]
         total = torch.zeros((), device=index.device)
         sides = 0
@@ -181,14 +185,14 @@ class OneVsAll(Objective):
         self.triples = Triples.empty()
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> int:
-        self.triples = sorted_triples(graph.train).to(device)
+        self.triples = sorted_triples(graph.stored("train")).to(device)
         return len(self.triples)
 
     def cells(self, model: KGEModel, examples: int) -> int:
         return len(Side) * examples * model.num_entities
 
     def loss(self, model: KGEModel, index: Tensor, step: int, generator: torch.Generator) -> Tensor:
-        triples = self.triples[index]
+        triples = self.triples[index].long()
         if isinstance(model, PathModel):
             return self._path_loss(model, triples)
         vectors, targets, penalty = [], [], 0.0
@@ -288,7 +292,25 @@ def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def sorted_triples(triples: Triples) -> Triples:
-    """Triples by relation, head, tail: training does not depend on the order of lines in a file."""
+    """Triples on the CPU by relation, head, tail, with ids of the same kind: training does not depend on the order of
+    lines in a file.
+
+    Sorted as numbers in one list of 8 bytes a triple; where ids are too large for that, column by column.
+    """
+    sizes = [1 + int(column.max()) if len(column) else 1 for column in (triples.relation, triples.head, triples.tail)]
+    if math.prod(sizes) < 2**63:
+        keys = triples.relation.numpy().astype(np.int64)
+        for column, size in ((triples.head, sizes[1]), (triples.tail, sizes[2])):
+            keys *= size
+            keys += column.numpy()
+        keys.sort()
+        columns = [torch.empty_like(column) for column in (triples.head, triples.relation, triples.tail)]
+        for start in range(0, keys.size, _PART):
+            rest, tail = np.divmod(keys[start : start + _PART], sizes[2])
+            relation, head = np.divmod(rest, sizes[1])
+            for column, part in zip(columns, (head, relation, tail), strict=True):
+                column[start : start + _PART] = torch.from_numpy(part)
+        return Triples(*columns)
     order = torch.argsort(triples.tail, stable=True)
     for column in (triples.head, triples.relation):
         order = order[torch.argsort(column[order], stable=True)]
@@ -301,7 +323,7 @@ def subsampling_weights(train: Triples, num_entities: int) -> Tensor:
     for side in Side:
         queries = train.queries(side)
         _, row, count = torch.unique(
-            queries.relation * num_entities + queries.anchor, return_inverse=True, return_counts=True
+            queries.relation.long() * num_entities + queries.anchor, return_inverse=True, return_counts=True
         )
         total += count[row] + 3
     return total.rsqrt()

@@ -31,6 +31,7 @@ from kgc.engine.certified import Candidates, CertifiedPart
 from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
 from kgc.engine.counting import count_eager
 from kgc.engine.fused import FusedCandidates, can_fuse
+from kgc.engine.given import rank_among
 from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY, Room, out_of_memory
 from kgc.engine.sizes import DEFAULT, Sizes, measured_sizes, width
 from kgc.errors import UserError
@@ -186,6 +187,41 @@ def rank_queries(
             if progress:
                 progress(len(mine))
     return _judge(RankCounts(*results), queries, side, targets, options)
+
+
+@torch.no_grad()
+def rank_candidates(
+    scorer: Scorer,
+    queries: Queries,
+    targets: Tensor,
+    candidates: Tensor,
+    options: RankingOptions | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> RankCounts:
+    """Ranks the right answer of every query among candidates of its own; see `rank_queries` for the other arguments.
+
+    Args:
+        candidates: [Q, K] entity ids, −1 for none; what is known is the caller's to leave out.
+
+    Returns:
+        Counts whose `candidates` are those given and the right answer: sampled ranks, no estimate of filtered ones.
+    """
+    options = options or RankingOptions()
+    _check(scorer, queries, targets)
+    if len(candidates) != len(targets) or (candidates.numel() and int(candidates.max()) >= scorer.num_entities):
+        raise UserError(f"candidates must be a row of ids of {scorer.num_entities} entities for each query")
+    if getattr(scorer, "training", False):
+        scorer.eval()
+        try:
+            return rank_candidates(scorer, queries, targets, candidates, options, progress)
+        finally:
+            scorer.train()
+    side = queries.side if isinstance(queries.side, Tensor) else torch.full_like(targets, int(queries.side))
+    with exact_arithmetic(targets.device):
+        counts = rank_among(scorer, queries, targets, candidates, is_certified(scorer, options))
+    if progress:
+        progress(len(targets))
+    return _judge(counts, queries, side, targets, options)
 
 
 def _check(scorer: Scorer, queries: Queries, targets: Tensor) -> None:

@@ -22,6 +22,7 @@ _ROWS = {
     "{}": "both sides",
     "{}_low": "95 % interval, low",  # of what the whole split would give
     "{}_high": "95 % interval, high",
+    "{}_se": "standard error",
     "head/{}": "head",
     "tail/{}": "tail",
     "optimistic/{}": "optimistic",
@@ -155,6 +156,8 @@ def _caption(metrics: dict[str, float], prefix: str) -> list[str]:
     wordings = {
         "amr": "AMR {:.4f}",
         "amri": "AMRI {:.4f}",
+        "mr_estimate": "mean rank among all entities, estimated {:,.1f}",
+        "mr_estimate_se": "± {:,.1f} (standard error)",
         "num_queries": "{:,.0f} queries",
         "num_tied": "{:,.0f} tied",
         "num_unseen": "{:,.0f} unseen",
@@ -168,7 +171,11 @@ def _what(metrics: dict[str, float], prefix: str) -> str:
     if not prefix.endswith("/sampled"):
         return "filtered ranks"
     drawn, whole = metrics[f"{prefix}/num_triples"], metrics[f"{prefix}/split_triples"]
-    return f"estimate from {drawn:,.0f} of {whole:,.0f} triples, filtered ranks"
+    rivals = metrics.get(f"{prefix}/num_candidates")
+    kind = "filtered ranks" if rivals is None else f"sampled ranks, among {rivals:,.0f} candidates a query"
+    return (
+        kind if drawn == whole and rivals is not None else f"estimate from {drawn:,.0f} of {whole:,.0f} triples, {kind}"
+    )
 
 
 def _sample_note(metrics: dict[str, float], prefixes: list[str]) -> str:

@@ -1,7 +1,8 @@
 """The records that every layer passes to the next, and the shape alphabet used in all docstrings.
 
 Shapes: B queries, N candidates shared by all queries, K candidates of each query's own, E entities, R relations,
-D stored width of an entity. Ids are int64 tensors; `side` names the end of the triple that is asked for.
+D stored width of an entity. Ids are int64 tensors, but in a graph, which keeps them as int32; `side` names the end of
+the triple that is asked for.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ class Triples:
 
     def to(self, device: torch.device | str) -> Triples:
         return Triples(self.head.to(device), self.relation.to(device), self.tail.to(device))
+
+    def long(self) -> Triples:
+        """The triples with int64 ids, as computing takes them; themselves if they have."""
+        if self.head.dtype == torch.int64:
+            return self
+        return Triples(self.head.long(), self.relation.long(), self.tail.long())
 
     def queries(self, side: Side) -> Queries:
         """The questions that ask for the `side` end of each triple."""

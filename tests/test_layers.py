@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "kgc"
 # From left to right; a module imports from layers left of its own, or from its own group. Groups of one layer do not
 # import each other. A group is a folder or a file of `kgc`, or several that belong together.
 LAYERS: list[list[set[str]]] = [
-    [{"types", "errors", "paths", "limits", "signature", "text", "sharding", "checkpoint_folder"}],
+    [{"types", "errors", "paths", "limits", "signature", "text", "sharding", "checkpoint_folder", "cluster"}],
     [{"data"}],
     [{"models"}, {"sampling"}, {"losses"}],
     [

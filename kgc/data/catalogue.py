@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pooch
 import yaml
+from torch import Tensor
 
+from kgc.data.cache import cached_graph
 from kgc.data.download import fetch_files
-from kgc.data.formats import read_folder
-from kgc.data.graph import KnowledgeGraph, graph_of
+from kgc.data.formats import read_folder, source_files
+from kgc.data.graph import KnowledgeGraph, graph_of, in_vocabularies
 from kgc.data.hygiene import check_drop, cleaned
-from kgc.data.reader import Layout, find_split
+from kgc.data.ogb import read_candidates
+from kgc.data.reader import PLAIN, Layout, find_split
 from kgc.data.splitting import SplitRule, split_table
-from kgc.data.tables import SPLITS, Tables
+from kgc.data.synthetic import make_graph
+from kgc.data.tables import SPLITS
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.paths import config_dir
@@ -45,6 +50,7 @@ def load_dataset(
     expected: Mapping[str, Any] | None = None,
     check: bool = True,
     drop: Sequence[str] = (),
+    cache: bool | None = None,
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
@@ -56,6 +62,7 @@ def load_dataset(
         expected: counts and digest that a copy must have; None takes the catalogue's.
         check: False takes a copy with other counts.
         drop: what is taken out, see `hygiene.cleaned`; after the check.
+        cache: see `cache.cached_graph`.
         entities, relations: the vocabularies of a trained model, see `graph_of`.
 
     Raises:
@@ -72,34 +79,74 @@ def load_dataset(
             "for files of your own use dataset=folder dataset.path=DIR"
         )
     if known is None:
-        return _finish(read_folder(own / name), name, drop, entities, relations)
+        return _without(_folder(own / name, name, cache=cache), drop, entities, relations)
     source = known["source"] if source is None else source
     expected = known["expected"] if expected is None else expected
-    if ready:
-        folder = own / name
-        tables = _read(folder, source) if _as_published(folder, source) else read_folder(folder)
-    elif source.get("files"):
-        cache = pooch.os_cache("kgc") / name
-        folder = fetch_files(cache, name, source["files"], source.get("archive"))
-        tables = _read(folder, source)
-    else:
+    if not ready and not source.get("files"):
         with resources.as_file(resources.files("kgc.data").joinpath("bundled", name)) as folder:
-            tables = read_folder(folder)
-    if not check:
-        return _finish(tables, name, drop, entities, relations)
-    graph = graph_of(tables, name) if drop else graph_of(tables, name, entities, relations)
-    _check(graph, folder, expected, bool(drop) or entities is None, bool(drop) or relations is None)
-    return cleaned(graph, drop, entities, relations) if drop else graph
+            load = _folder(folder, name, cache=cache)
+            return _checked(load, folder, expected if check else {}, drop, entities, relations)
+    folder = own / name if ready else Path(pooch.os_cache("kgc")) / name
+    if not ready:
+        folder = fetch_files(folder, name, source["files"], source.get("archive"))
+    layout, files = Layout(source.get("columns"), source.get("order", "hrt")), source.get("files")
+    if ready and not _as_published(folder, source):
+        load = _folder(folder, name, cache=cache)
+    elif len(files) == 1:
+        load = _file(folder / files[0]["name"], name, layout, SplitRule(), cache)
+    else:
+        load = _folder(folder, name, source.get("format"), layout, cache)
+    return _checked(load, folder, expected if check else {}, drop, entities, relations)
 
 
-def _finish(
-    tables: Tables, name: str, drop: Sequence[str], entities: Vocabulary | None, relations: Vocabulary | None
+# Reads a graph in given vocabularies, or for None in its own.
+Load = Callable[[Vocabulary | None, Vocabulary | None], KnowledgeGraph]
+
+
+def _folder(
+    folder: Path, name: str, format: str | None = None, layout: Layout = PLAIN, cache: bool | None = None
+) -> Load:
+    """What reads the splits of a folder, or their ids from the cache."""
+    how = {"format": format, "layout": asdict(layout)}
+
+    def make(entities: Vocabulary | None, relations: Vocabulary | None) -> KnowledgeGraph:
+        return graph_of(read_folder(folder, format, layout), name, entities, relations)
+
+    return lambda *known: cached_graph(name, source_files(folder, format), how, make, cache, *known)
+
+
+def _file(file: Path, name: str, layout: Layout, rule: SplitRule, cache: bool | None) -> Load:
+    """What reads and splits one file, or takes the ids from the cache."""
+    how = {"layout": asdict(layout), "rule": asdict(rule)}
+
+    def make(entities: Vocabulary | None, relations: Vocabulary | None) -> KnowledgeGraph:
+        return graph_of(split_table(file, layout, rule), name, entities, relations)
+
+    files = [file] if file.is_file() else []
+    return lambda *known: cached_graph(name, files, how, make, cache, *known)
+
+
+def _without(
+    load: Load, drop: Sequence[str], entities: Vocabulary | None, relations: Vocabulary | None
 ) -> KnowledgeGraph:
-    """The graph of label triples, without what `drop` names."""
+    """A graph without what `drop` names, in the vocabularies of a model or in its own."""
     check_drop(drop)
-    if not drop:
-        return graph_of(tables, name, entities, relations)
-    return cleaned(graph_of(tables, name), drop, entities, relations)
+    return cleaned(load(None, None), drop, entities, relations) if drop else load(entities, relations)
+
+
+def _checked(
+    load: Load,
+    folder: Path,
+    expected: Mapping[str, Any],
+    drop: Sequence[str],
+    entities: Vocabulary | None,
+    relations: Vocabulary | None,
+) -> KnowledgeGraph:
+    """`_without` of a graph that is compared with what the catalogue expects, as far as it expects anything."""
+    graph = load(None, None) if drop else load(entities, relations)
+    if expected:
+        _check(graph, folder, expected, bool(drop) or entities is None, bool(drop) or relations is None)
+    return cleaned(graph, drop, entities, relations) if drop else graph
 
 
 def _as_published(folder: Path, source: Mapping[str, Any]) -> bool:
@@ -108,22 +155,13 @@ def _as_published(folder: Path, source: Mapping[str, Any]) -> bool:
     return not find_split(folder, "train") and bool(files) and all((folder / file["name"]).is_file() for file in files)
 
 
-def _read(folder: Path, source: Mapping[str, Any]) -> Tables:
-    """The files of a source: three splits, or one list of triples that is split here."""
-    layout = Layout(source.get("columns"), source.get("order", "hrt"))
-    files = source["files"]
-    if len(files) == 1:
-        return split_table(folder / files[0]["name"], layout, SplitRule())
-    return read_folder(folder, source.get("format"), layout)
-
-
 def _check(graph: KnowledgeGraph, folder: Path, expected: Mapping[str, Any], entities: bool, relations: bool) -> None:
     """Compares a graph with what the catalogue says of it; counts that it does not know are null.
 
     Args:
         entities, relations: the vocabulary is the data set's own: that of a model may know more.
     """
-    counts = {f"{split} triples": (len(graph.split(split)), expected.get(split)) for split in SPLITS}
+    counts = {f"{split} triples": (len(graph.stored(split)), expected.get(split)) for split in SPLITS}
     total = sum(found for found, _ in counts.values()) + sum(graph.dropped.values())
     counts["triples"] = (total, expected.get("triples"))
     if entities:
@@ -152,6 +190,7 @@ def load_folder(
     order: str = "hrt",
     literals: str = "drop",
     drop: Sequence[str] = (),
+    cache: bool | None = None,
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
@@ -163,11 +202,11 @@ def load_folder(
         format: a key of `formats.FORMATS`; None finds out.
         columns, order, literals: see `reader.Layout`.
         drop: what is taken out, see `hygiene.cleaned`.
+        cache: see `cache.cached_graph`.
     """
     folder = Path(str(path)).expanduser()
     layout = Layout(columns, order, literals=literals)
-    tables = read_folder(folder, format, layout)
-    return _finish(tables, name or folder.resolve().name, drop, entities, relations)
+    return _without(_folder(folder, name or folder.resolve().name, format, layout, cache), drop, entities, relations)
 
 
 def companion(name: str, file: str, path: str | None = None) -> Path | None:
@@ -186,6 +225,30 @@ def companion(name: str, file: str, path: str | None = None) -> Path | None:
     return next((found for folder in folders if (found := find_split(folder, file)) is not None), None)
 
 
+def given_candidates(graph: KnowledgeGraph, split: str, name: str, path: str | None = None) -> tuple[Tensor, Tensor]:
+    """The candidates that a data set gives for the heads and the tails of `valid` or `test`, see
+    `ogb.read_candidates`; they are looked for where the data set is.
+
+    Raises:
+        UserError: this data set gives none.
+    """
+    homes = [Path(os.environ["KGC_DATA"]).expanduser() / name] if os.environ.get("KGC_DATA") else []
+    homes.append(Path(pooch.os_cache("kgc")) / name)
+    folder = Path(path).expanduser() if path is not None else next((f for f in homes if f.is_dir()), homes[-1])
+    if not (folder / "split").is_dir():
+        raise UserError(
+            f"ranking.candidates=given: {graph.name} gives no candidates; those of OGB do, such as dataset=ogbl_biokg; "
+            "a number draws as many"
+        )
+    heads, tails = read_candidates(folder, split, graph.entities)
+    if len(heads) != len(graph.split(split)):
+        raise UserError(
+            f"ranking.candidates=given: {folder} has candidates for {len(heads):,} triples of {split}, and "
+            f"{len(graph.split(split)):,} are to be ranked; leave dataset.drop out"
+        )
+    return heads, tails
+
+
 def load_file(
     path: str,
     name: str | None = None,
@@ -198,6 +261,7 @@ def load_file(
     fractions: Sequence[float] = (0.8, 0.1, 0.1),
     seed: int = 0,
     drop: Sequence[str] = (),
+    cache: bool | None = None,
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
 ) -> KnowledgeGraph:
@@ -209,8 +273,50 @@ def load_file(
         columns, order, literals: see `reader.Layout`.
         split, split_column, time_column, fractions, seed: see `splitting.SplitRule`.
         drop: what is taken out after the split, see `hygiene.cleaned`.
+        cache: see `cache.cached_graph`.
     """
     file = Path(str(path)).expanduser()
     rule = SplitRule(split, split_column, time_column, fractions, seed)
-    tables = split_table(file, Layout(columns, order, rule.extra, literals), rule)
-    return _finish(tables, name or file.name.split(".")[0], drop, entities, relations)
+    layout = Layout(columns, order, rule.extra, literals)
+    return _without(_file(file, name or file.name.split(".")[0], layout, rule, cache), drop, entities, relations)
+
+
+def load_synthetic(
+    name: str = "synthetic",
+    num_entities: int = 100_000,
+    num_relations: int = 100,
+    num_triples: int = 1_000_000,
+    exponent: float = 2.2,
+    num_valid: int = 1000,
+    num_test: int = 1000,
+    seed: int = 0,
+    drop: Sequence[str] = (),
+    cache: bool | None = None,
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
+) -> KnowledgeGraph:
+    """A graph with power-law degrees, made here; see `synthetic.make_graph`.
+
+    Args:
+        name: of the data set.
+        num_entities, num_relations, num_triples, exponent, seed: see there.
+        num_valid, num_test: triples that are held out.
+        drop: what is taken out, see `hygiene.cleaned`.
+        cache: whether its ids are kept, see `cache.cached_graph`; None: those of 10 million triples or more.
+    """
+    options = {
+        "entities": num_entities,
+        "relations": num_relations,
+        "triples": num_triples,
+        "exponent": exponent,
+        "seed": seed,
+        "valid": num_valid,
+        "test": num_test,
+    }
+
+    def make(entities: Vocabulary | None, relations: Vocabulary | None) -> KnowledgeGraph:
+        return in_vocabularies(make_graph(name, **options), entities, relations)
+
+    kept = num_triples >= 10_000_000 if cache is None else cache
+    how = {"synthetic": options}
+    return _without(lambda *known: cached_graph(name, [], how, make, kept, *known), drop, entities, relations)

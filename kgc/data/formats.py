@@ -59,6 +59,15 @@ def read_folder(folder: Path, format: str | None = None, layout: Layout = PLAIN)
     return tables
 
 
+def source_files(folder: Path, format: str | None = None) -> list[Path]:
+    """The files that `read_folder` reads, in a fixed order; none where there is nothing to read."""
+    folder = Path(folder)
+    format = format or _find_format(folder)
+    if format == "splits":
+        return [path for split in SPLITS if (path := find_split(folder, split)) is not None]
+    return sorted({path for mark in _FILES.get(format, ()) for path in folder.glob(mark) if path.is_file()})
+
+
 def _find_format(folder: Path) -> str:
     marks = {
         "openke": folder / "train2id.txt",
@@ -168,4 +177,13 @@ FORMATS: dict[str, Callable[[Path, Layout], Tables]] = {
     "pykeen": _pykeen,
     "ogb": lambda folder, layout: read_ogb(folder),
     "dglke": _dglke,
+}
+
+# Where the files of a format lie in its folder.
+_FILES = {
+    "openke": ("*2id.txt",),
+    "libkge": ("*.del", "dataset.yaml"),
+    "dglke": ("*.dict", "*.tsv", "*.txt"),
+    "pykeen": ("*/*.tsv.gz",),
+    "ogb": ("split/*/*.pt", "mapping/*.csv.gz"),
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import combinations
@@ -22,7 +23,24 @@ from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.types import Triples
 
+_PART = 1 << 20  # ids or labels of a large graph that are handled at once
 MANY = 1.5  # from this mean on, a side of a relation counts as N (Bordes et al. 2013)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is found out about a graph by going through all of its triples.
+
+    Args:
+        digest: see `KnowledgeGraph.digest`.
+        duplicates, overlap, unseen_entities, unseen_relations: see `GraphReport`.
+    """
+
+    digest: str
+    duplicates: dict[str, int]
+    overlap: dict[str, int]
+    unseen_entities: int
+    unseen_relations: int
 
 
 @dataclass(frozen=True)
@@ -63,26 +81,47 @@ class GraphReport:
         return lines
 
 
-@dataclass(frozen=True, eq=False)
 class KnowledgeGraph:
     """Triples of three splits as ids into two vocabularies.
+
+    Ids are kept as int32 where they fit, possibly in a file that is mapped into memory; `split` widens them.
 
     Args:
         name: of the data set.
         entities, relations: E and R labels.
-        train, valid, test: int64 columns on the CPU; valid and test may be empty.
+        train, valid, test: columns of ids on the CPU; valid and test may be empty.
         dropped: how much of the files was left out, by what it was.
+        known: what an earlier reading found out about the same triples.
         annotations: what files beside the triples say of entities and relations.
     """
 
-    name: str
-    entities: Vocabulary
-    relations: Vocabulary
-    train: Triples
-    valid: Triples
-    test: Triples
-    dropped: dict[str, int] = field(default_factory=dict)
-    annotations: Annotations = field(default_factory=Annotations)
+    def __init__(
+        self,
+        name: str,
+        entities: Vocabulary,
+        relations: Vocabulary,
+        train: Triples,
+        valid: Triples,
+        test: Triples,
+        dropped: Mapping[str, int] | None = None,
+        known: Findings | None = None,
+        annotations: Annotations | None = None,
+    ):
+        self.name = name
+        self.entities = entities
+        self.relations = relations
+        self.dropped = dict(dropped or {})
+        self.annotations = annotations or Annotations()
+        fits = max(len(entities), len(relations)) <= 2**31
+        self._stored = {s: _narrow(t) if fits else t for s, t in zip(SPLITS, (train, valid, test), strict=True)}
+        self._wide = {split: self._stored[split].long() for split in ("valid", "test")}
+        self._known = known
+
+    def annotated(self, annotations: Annotations) -> KnowledgeGraph:
+        """The same graph with other annotations."""
+        other = copy.copy(self)
+        other.annotations = annotations
+        return other
 
     @property
     def num_entities(self) -> int:
@@ -92,42 +131,50 @@ class KnowledgeGraph:
     def num_relations(self) -> int:
         return len(self.relations)
 
+    @property
+    def train(self) -> Triples:
+        """int64 ids: of a large split a copy made by every call, see `stored`."""
+        return self.split("train")
+
+    @property
+    def valid(self) -> Triples:
+        return self.split("valid")
+
+    @property
+    def test(self) -> Triples:
+        return self.split("test")
+
     def split(self, name: str) -> Triples:
-        """The triples of `train`, `valid` or `test`.
+        """The triples of `train`, `valid` or `test` with int64 ids.
 
         Raises:
             UserError: another name.
         """
         if name not in SPLITS:
             raise UserError(f"unknown split {name!r}; choose {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
-        return getattr(self, name)
+        return self._wide[name] if name in self._wide else self._stored[name].long()
 
-    @cached_property
+    def stored(self, name: str) -> Triples:
+        """The triples of a split as they are kept, with int32 or int64 ids, for work that goes through them in parts;
+        products of ids do not fit into int32."""
+        return self._stored[name]
+
+    @property
     def digest(self) -> str:
         """SHA-256 (hex) of the labels and the triples: equal for any order of the lines or of the vocabularies."""
-        sha = hashlib.sha256()
-        for vocabulary in (self.entities, self.relations):
-            labels = pl.Series(vocabulary.labels, dtype=pl.String).sort()
-            # lengths go first, so that no two lists of labels join to the same bytes
-            sha.update(_int64_bytes(np.array([len(labels)])) + _int64_bytes(labels.str.len_bytes().to_numpy()))
-            sha.update("".join(labels).encode())
-        for split in SPLITS:
-            sha.update(_int64_bytes(np.array([self._keys[split].size])) + _int64_bytes(self._keys[split]))
-        return sha.hexdigest()
+        return self.findings.digest
 
     @cached_property
     def report(self) -> GraphReport:
-        keys = {split: key[np.diff(key, prepend=-1) > 0] for split, key in self._keys.items()}  # distinct
-        entities, relations = self.seen
-        held_out = Triples.cat([self.valid, self.test])
+        found = self.findings
         return GraphReport(
             entities=self.num_entities,
             relations=self.num_relations,
-            sizes={split: len(self.split(split)) for split in SPLITS},
-            duplicates={split: len(self.split(split)) - keys[split].size for split in SPLITS},
-            overlap={f"{a}/{b}": _num_shared(keys[a], keys[b]) for a, b in combinations(SPLITS, 2)},
-            unseen_entities=int((_occurring([held_out.head, held_out.tail], self.num_entities) & ~entities).sum()),
-            unseen_relations=int((_occurring([held_out.relation], self.num_relations) & ~relations).sum()),
+            sizes={split: len(self.stored(split)) for split in SPLITS},
+            duplicates=found.duplicates,
+            overlap=found.overlap,
+            unseen_entities=found.unseen_entities,
+            unseen_relations=found.unseen_relations,
             dropped=self.dropped,
         )
 
@@ -136,29 +183,69 @@ class KnowledgeGraph:
         return [*self.report.lines(), *self.annotations.lines]
 
     @cached_property
-    def seen(self) -> tuple[Tensor, Tensor]:
-        """[E] and [R] bool: the entities and the relations that occur in train."""
-        entities = _occurring([self.train.head, self.train.tail], self.num_entities)
-        return entities, _occurring([self.train.relation], self.num_relations)
+    def findings(self) -> Findings:
+        """What goes through all triples to be found out, which is done once."""
+        if self._known is not None:
+            return self._known
+        sha = hashlib.sha256()
+        for vocabulary in (self.entities, self.relations):
+            labels = vocabulary.series if vocabulary.series.is_sorted() else vocabulary.series.sort()
+            # lengths go first, so that no two lists of labels join to the same bytes
+            sha.update(_int64_bytes(np.array([len(labels)])) + _int64_bytes(labels.str.len_bytes().to_numpy()))
+            for part in labels.to_frame("label").iter_slices(_PART):
+                sha.update("".join(part["label"]).encode())
+        distinct, duplicates = {}, {}
+        for split, key in self._keys().items():
+            sha.update(_int64_bytes(np.array([key.size])))
+            for start in range(0, key.size, _PART):
+                sha.update(_int64_bytes(key[start : start + _PART]))
+            distinct[split] = drop_repeated(key)
+            duplicates[split] = len(self.stored(split)) - distinct[split].size
+        entities, relations = self.seen
+        held_out = [self.valid, self.test]
+        unseen_entities = _occurring([c for t in held_out for c in (t.head, t.tail)], self.num_entities) & ~entities
+        unseen_relations = _occurring([t.relation for t in held_out], self.num_relations) & ~relations
+        return Findings(
+            digest=sha.hexdigest(),
+            duplicates=duplicates,
+            overlap={f"{a}/{b}": _num_shared(distinct[a], distinct[b]) for a, b in combinations(SPLITS, 2)},
+            unseen_entities=int(unseen_entities.sum()),
+            unseen_relations=int(unseen_relations.sum()),
+        )
 
     @cached_property
+    def seen(self) -> tuple[Tensor, Tensor]:
+        """[E] and [R] bool: the entities and the relations that occur in train."""
+        train = self.stored("train")
+        return _occurring([train.head, train.tail], self.num_entities), _occurring([train.relation], self.num_relations)
+
     def _keys(self) -> dict[str, np.ndarray]:
         """One int64 per triple of each split, ascending; equal keys are equal triples, in every split.
 
         Ids are first replaced by their place among the sorted labels, so that keys depend on labels only.
         """
         entity, relation = _places(self.entities), _places(self.relations)
-        pairs, tails = [], []
+
+        def column(triples: Triples, name: str) -> np.ndarray:
+            ids = getattr(triples, name).numpy()
+            place = relation if name == "relation" else entity
+            return ids.astype(np.int64) if place is None else place[ids]
+
+        pairs, tails = {}, {}
         for split in SPLITS:
-            triples = self.split(split)
-            pairs.append(entity[triples.head.numpy()] * self.num_relations + relation[triples.relation.numpy()])
-            tails.append(entity[triples.tail.numpy()])
-        pair, tail = np.concatenate(pairs), np.concatenate(tails)
+            triples = self.stored(split)
+            pairs[split] = column(triples, "head")
+            pairs[split] *= self.num_relations
+            pairs[split] += column(triples, "relation")
+            tails[split] = column(triples, "tail")
         if self.num_entities**2 * self.num_relations >= 2**63:  # number the pairs that occur, to stay within int64
-            pair = np.unique(pair, return_inverse=True)[1]
-        ends = np.cumsum([column.size for column in tails])[:-1]
-        keys = np.split(pair * self.num_entities + tail, ends)
-        return {split: np.sort(key) for split, key in zip(SPLITS, keys, strict=True)}
+            together = np.unique(np.concatenate(list(pairs.values())), return_inverse=True)[1]
+            pairs = dict(zip(SPLITS, np.split(together, np.cumsum([p.size for p in pairs.values()])[:-1]), strict=True))
+        for split in SPLITS:
+            pairs[split] *= self.num_entities
+            pairs[split] += tails.pop(split)
+            pairs[split].sort()
+        return pairs
 
 
 def load_graph(
@@ -197,6 +284,42 @@ def graph_of(
     return KnowledgeGraph(name, entities, relations, **parts, dropped=tables.dropped)
 
 
+def in_vocabularies(graph: KnowledgeGraph, entities: Vocabulary | None, relations: Vocabulary | None) -> KnowledgeGraph:
+    """A graph in its own vocabularies as a graph in those of a trained model; None leaves one as it is.
+
+    Raises:
+        UserError: a label that a triple has is not in the model's vocabulary.
+    """
+    wanted = {"head": entities, "relation": relations, "tail": entities}
+    own = {"head": graph.entities, "relation": graph.relations, "tail": graph.entities}
+    if all(new is None or new == own[column] for column, new in wanted.items()):
+        return graph
+    place = {c: None if new is None else new.index(own[c].series).numpy() for c, new in wanted.items()}
+    parts = {}
+    for split in SPLITS:
+        columns = {}
+        for column in COLUMNS:
+            ids = getattr(graph.stored(split), column).numpy()
+            columns[column] = torch.from_numpy(ids if place[column] is None else place[column][ids])
+            lost = np.flatnonzero(columns[column].numpy() < 0)
+            if lost.size:
+                label = own[column][int(ids[lost[0]])]
+                raise UserError(
+                    _not_known(f"{graph.name}: triple {lost[0] + 1} of {split}", column, label, len(wanted[column]))
+                )
+        parts[split] = Triples(**columns)
+    known = (entities or graph.entities, relations or graph.relations)
+    return KnowledgeGraph(graph.name, *known, **parts, dropped=graph.dropped)
+
+
+def _not_known(where: str, column: str, label: str, size: int) -> str:
+    what, kind = ("relation", "relations") if column == "relation" else ("entity", "entities")
+    return (
+        f"{where}: {what} {label!r} is not among the model's {size:,} {kind}; "
+        "use the data set that the model was trained on, or remove the triple"
+    )
+
+
 def triples_by_id(
     frame: pl.DataFrame, where: Callable[[int], str], entities: Vocabulary, relations: Vocabulary
 ) -> Triples:
@@ -215,12 +338,7 @@ def triples_by_id(
     for column, ids in columns.items():
         if (ids < 0).any():
             row = int((ids < 0).int().argmax())
-            label, size = frame[column][row], len(vocabularies[column])
-            what, kind = ("relation", "relations") if column == "relation" else ("entity", "entities")
-            raise UserError(
-                f"{where(row)}: {what} {label!r} is not among the model's {size:,} {kind}; "
-                "use the data set that the model was trained on, or remove the triple"
-            )
+            raise UserError(_not_known(where(row), column, frame[column][row], len(vocabularies[column])))
     return Triples(**columns)
 
 
@@ -242,18 +360,54 @@ def tails_per_head(triples: Triples, num_relations: int) -> tuple[Tensor, Tensor
         hpt: [R] float64, mean number of heads per (relation, tail).
         Both are 1 for a relation without triples, so that no quotient of them is undefined.
     """
-    columns = {column: getattr(triples, column).cpu().numpy() for column in COLUMNS}
-    distinct = pl.DataFrame(columns).unique()
+    head, relation, tail = (getattr(triples, column).cpu().numpy() for column in COLUMNS)
+    size = 1 + max((int(column.max()) for column in (head, tail)), default=0) if len(triples) else 1
+    if (1 + int(relation.max(initial=0))) * size**2 >= 2**63:
+        answers, heads, tails = _answers_and_questions(triples, num_relations)
+    else:  # one number a triple: memory of two columns
+        keys = relation.astype(np.int64)
+        for column in (head, tail):
+            keys *= size
+            keys += column
+        keys.sort()
+        keys = drop_repeated(keys)
+        answers = _count(keys, size**2, num_relations)
+        of_tails = (keys // size**2) * size
+        of_tails += keys % size
+        keys //= size
+        heads = _count(drop_repeated(keys), size, num_relations)
+        of_tails.sort()
+        tails = _count(drop_repeated(of_tails), size, num_relations)
+    means = [np.where(known > 0, answers, 1) / np.maximum(known, 1) for known in (heads, tails)]
+    return torch.from_numpy(means[0]), torch.from_numpy(means[1])
 
-    def per_relation(rows: pl.DataFrame) -> np.ndarray:
-        return np.bincount(rows["relation"].to_numpy(), minlength=num_relations)
 
-    answers = per_relation(distinct)
-    means = []
-    for known in ("head", "tail"):
-        questions = per_relation(distinct.select("relation", known).unique())
-        means.append(torch.from_numpy(np.where(questions > 0, answers, 1) / np.maximum(questions, 1)))
-    return means[0], means[1]
+def _answers_and_questions(triples: Triples, num_relations: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[R] distinct triples, (head, relation) and (relation, tail) of each relation, of ids of any size."""
+    distinct = pl.DataFrame({column: getattr(triples, column).cpu().numpy() for column in COLUMNS}).unique()
+    tables = [distinct, *(distinct.select("relation", known).unique() for known in ("head", "tail"))]
+    answers, heads, tails = (np.bincount(t["relation"].to_numpy(), minlength=num_relations) for t in tables)
+    return answers, heads, tails
+
+
+def _count(keys: np.ndarray, size: int, num_relations: int) -> np.ndarray:
+    """[R] how many ascending keys there are of each relation, which is key // size."""
+    bounds = np.arange(num_relations + 1, dtype=np.int64) * size
+    return np.diff(np.searchsorted(keys, bounds))
+
+
+def drop_repeated(keys: np.ndarray) -> np.ndarray:
+    """The distinct values of an ascending array, in its own memory, whose content is lost."""
+    kept, last = 0, None
+    for start in range(0, keys.size, _PART):
+        part = keys[start : start + _PART]
+        new = np.diff(part, prepend=part[0] - 1) != 0
+        if last is not None:
+            new[0] = part[0] != last
+        last, found = part[-1].copy(), part[new]
+        keys[kept : kept + found.size] = found
+        kept += found.size
+    return keys[:kept]
 
 
 def relation_categories(triples: Triples, num_relations: int) -> list[str]:
@@ -267,17 +421,35 @@ def relation_categories(triples: Triples, num_relations: int) -> list[str]:
     return [f"{'N' if heads else '1'}-{'N' if tails else '1'}" for heads, tails in sides]
 
 
+def counts(ids: Tensor, size: int) -> Tensor:
+    """[size] int64: how often each of the ids 0 … size − 1 occurs, of int32 or int64 ids."""
+    total = torch.zeros(size, dtype=torch.int64, device=ids.device)
+    for part in ids.split(max(_PART, size)):
+        total += torch.bincount(part, minlength=size)
+    return total
+
+
 def _occurring(columns: list[Tensor], size: int) -> Tensor:
     """[size] bool: the ids that occur in any of the columns."""
     occurs = torch.zeros(size, dtype=torch.bool)
     for column in columns:
-        occurs[column] = True
+        for part in column.split(_PART):
+            occurs[part.long()] = True
     return occurs
 
 
-def _places(vocabulary: Vocabulary) -> np.ndarray:
-    """[n] int64: each id's place among the sorted labels; the identity for a sorted vocabulary."""
-    order = pl.Series(vocabulary.labels, dtype=pl.String).arg_sort().to_numpy()
+def _narrow(triples: Triples) -> Triples:
+    """The triples with int32 ids."""
+    if triples.head.dtype == torch.int32:
+        return triples
+    return Triples(triples.head.int(), triples.relation.int(), triples.tail.int())
+
+
+def _places(vocabulary: Vocabulary) -> np.ndarray | None:
+    """[n] int64: each id's place among the sorted labels; None for a sorted vocabulary, where it is the id."""
+    if vocabulary.series.is_sorted():
+        return None
+    order = vocabulary.series.arg_sort().to_numpy()
     places = np.empty(len(vocabulary), dtype=np.int64)
     places[order] = np.arange(len(vocabulary))
     return places

@@ -15,7 +15,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from kgc.data.graph import KnowledgeGraph, graph_of, relation_categories, tails_per_head, unseen_mask
+from kgc.data.graph import KnowledgeGraph, counts, graph_of, relation_categories, tails_per_head, unseen_mask
 from kgc.data.reader import COLUMNS
 from kgc.data.tables import SPLITS, Tables
 from kgc.data.vocabulary import Vocabulary
@@ -42,9 +42,9 @@ def relation_table(graph: KnowledgeGraph) -> pl.DataFrame:
     columns: dict[str, object] = {"relation": graph.relations.labels}
     for split in SPLITS:
         columns[split] = torch.bincount(graph.split(split).relation, minlength=number).numpy()
-    tph, hpt = tails_per_head(graph.train, number)
+    tph, hpt = tails_per_head(graph.stored("train"), number)
     columns |= {"tails_per_head": tph.numpy(), "heads_per_tail": hpt.numpy()}
-    columns["category"] = relation_categories(graph.train, number)
+    columns["category"] = relation_categories(graph.stored("train"), number)
     pairs = _pairs(graph)
     sizes = np.bincount(pairs["relation"].to_numpy(), minlength=number)
     backward = pairs.join(pairs, left_on=["relation", "forward"], right_on=["relation", "backward"], how="semi")
@@ -128,8 +128,7 @@ def reversed_in_train(graph: KnowledgeGraph, split: str) -> Tensor:
 
 def degrees(triples: Triples, num_entities: int) -> tuple[Tensor, Tensor]:
     """How often each entity is a head and a tail: [E] and [E] int64."""
-    ends = (torch.bincount(column, minlength=num_entities) for column in (triples.head, triples.tail))
-    head, tail = ends
+    head, tail = (counts(column, num_entities) for column in (triples.head, triples.tail))
     return head, tail
 
 
@@ -184,7 +183,7 @@ def check_drop(drop: Sequence[str]) -> None:
 def _tables(graph: KnowledgeGraph, only_seen: bool) -> Tables:
     """The label triples of a graph; its vocabularies, or the labels that train has."""
     labels = {"head": graph.entities, "relation": graph.relations, "tail": graph.entities}
-    series = {column: pl.Series(vocabulary.labels, dtype=pl.String) for column, vocabulary in labels.items()}
+    series = {column: vocabulary.series for column, vocabulary in labels.items()}
     frames = {
         split: pl.DataFrame({c: series[c].gather(getattr(graph.split(split), c).numpy()) for c in COLUMNS})
         for split in SPLITS

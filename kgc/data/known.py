@@ -1,26 +1,32 @@
 """The index of known answers: which entities answer a query, as sorted arrays.
 
-Queries of both sides share one index. A query's key is ((side · R) + relation) · E + anchor; the answers of a key lie
-together, sorted. Building sorts 2T cells once, O(T log T); looking up is a binary search, O(log T) a query; nothing is
-as wide as E. Keys need 2·R·E < 2⁶³ and cells (number of keys) · E < 2⁶³: both hold for Freebase (86 M entities, 15 k
-relations).
+Queries of both sides share one index. A query's key is ((side · R) + relation) · E + anchor; a known answer is the
+number key · E + answer, and the index is the list of these numbers, sorted: 8 bytes for each distinct (query, answer).
+Building sorts 2T numbers once, O(T log T); looking up is a binary search, O(log T); nothing is as wide as E. Where
+2·R·E² is 2⁶³ or more, queries are numbered first, and the number of a query takes its key's place; keys need
+2·R·E < 2⁶³ and (number of keys) · E < 2⁶³: both hold for Freebase (86 M entities, 15 k relations).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
+from kgc.data.graph import drop_repeated
 from kgc.types import Queries, Side, Triples, rows_of_pools
 
 _LARGEST = 2**63  # int64 ends there
+_PART = 1 << 20  # triples of a large graph that are handled at once
 
 
 class KnownAnswers:
     """Known answers of every (anchor, relation, side) of a list of triples.
 
     Args:
-        triples: T triples; repeated ones count once.
+        triples: T triples, with int32 or int64 ids; repeated ones count once.
         num_entities: E.
         num_relations: R.
 
@@ -30,36 +36,63 @@ class KnownAnswers:
     def __init__(self, triples: Triples, num_entities: int, num_relations: int):
         self.num_entities = num_entities
         self.num_relations = num_relations
-        keys = torch.cat([self._key(triples.queries(side)) for side in Side])
-        answers = torch.cat([triples.target(side) for side in Side])
-        # [P] sorted keys of the queries with an answer; [M] sorted (query row, answer) pairs; [P] answers of each row.
-        if 2 * num_relations * num_entities**2 < _LARGEST:
-            pairs = torch.unique(keys.mul_(num_entities).add_(answers))  # one sort of (key, answer)
-            keys = pairs // max(1, num_entities)
-            answers = pairs.sub_(keys * num_entities)
-            self.keys, rows, counts = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
-            self.cells = rows.mul_(num_entities).add_(answers)
+        self._numbered: Tensor | None = None  # [P] sorted keys, where their places stand for them
+        width = max(1, num_entities)
+        if 2 * num_relations * num_entities**2 >= _LARGEST:
+            keys = torch.cat([self._key(triples.queries(side)) for side in Side])
+            self._numbered, codes = torch.unique(keys, return_inverse=True)
+            del keys
+            self.pairs = codes.mul_(width).add_(torch.cat([triples.target(side) for side in Side]))
         else:
-            self.keys, rows = torch.unique(keys, return_inverse=True)
-            self.cells = torch.unique(rows * num_entities + answers)
-            counts = torch.bincount(self.cells // max(1, num_entities), minlength=len(self.keys))
-        self.offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # [P + 1]
+            self.pairs = triples.head.new_empty(2 * len(triples), dtype=torch.int64)
+            for start in range(0, len(triples), _PART):
+                part = triples[start : start + _PART].long()
+                for side in Side:
+                    place = side * len(triples) + start
+                    numbers = self._key(part.queries(side)).mul_(width).add_(part.target(side))
+                    self.pairs[place : place + len(part)] = numbers
+        # [M] sorted numbers of (query, answer).
+        if self.pairs.device.type == "cpu":  # in the same memory
+            array = self.pairs.numpy()
+            array.sort()
+            self.pairs = torch.from_numpy(drop_repeated(array))
+        else:
+            self.pairs = torch.unique(self.pairs)
 
     def to(self, device: torch.device | str) -> KnownAnswers:
-        if self.keys.device == torch.device(device):
+        if self.pairs.device == torch.device(device):
             return self
         moved = object.__new__(KnownAnswers)
         moved.num_entities, moved.num_relations = self.num_entities, self.num_relations
-        moved.keys, moved.cells, moved.offsets = (x.to(device) for x in (self.keys, self.cells, self.offsets))
+        moved.pairs = self.pairs.to(device)
+        moved._numbered = None if self._numbered is None else self._numbered.to(device)
         return moved
 
+    @cached_property
+    def keys(self) -> Tensor:
+        """[P] the keys of the queries with an answer, sorted."""
+        if self._numbered is not None:
+            return self._numbered
+        return torch.unique_consecutive(self.pairs // max(1, self.num_entities))
+
     def rows(self, queries: Queries) -> Tensor:
-        """[B] the row of each query in the index, -1 for a query without known answers."""
-        if not len(self.keys):
-            return torch.full_like(queries.anchor, -1)
+        """[B] the place in `keys` of each query, -1 for a query without known answers."""
+        return _places(self.keys, self._key(queries))
+
+    def _codes(self, queries: Queries) -> Tensor:
+        """[B] what stands for each query in `pairs`; -1 for one that has no number."""
         key = self._key(queries)
-        row = torch.searchsorted(self.keys, key).clamp_(max=len(self.keys) - 1)
-        return torch.where(self.keys[row] == key, row, -1)
+        return key if self._numbered is None else _places(self._numbered, key)
+
+    def _spans(self, queries: Queries) -> tuple[Tensor, Tensor]:
+        """[B] where the answers of each query begin in `pairs`, and [B] how many they are."""
+        first = self._codes(queries) * max(1, self.num_entities)
+        start, stop = (torch.searchsorted(self.pairs, bound) for bound in (first, first + max(1, self.num_entities)))
+        return start, stop - start
+
+    def number(self, queries: Queries) -> Tensor:
+        """[B] how many known answers each query has."""
+        return self._spans(queries)[1]
 
     def answers(self, queries: Queries) -> tuple[Tensor, Tensor]:
         """All known answers of B queries.
@@ -67,16 +100,11 @@ class KnownAnswers:
         Returns:
             [M] the query each answer belongs to (0 … B−1, ascending), and [M] the answers (ascending within a query).
         """
-        row = self.rows(queries)
-        if not len(self.cells):
-            return row[:0], row[:0]
-        safe = row.clamp(min=0)
-        start = self.offsets[safe]
-        count = torch.where(row < 0, 0, self.offsets[safe + 1] - start)
-        query = torch.repeat_interleave(torch.arange(len(row), device=row.device), count)
+        start, count = self._spans(queries)
+        query = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
         first = count.cumsum(0) - count
-        cell = torch.arange(len(query), device=row.device) - first[query] + start[query]
-        return query, self.cells[cell] % max(1, self.num_entities)
+        place = torch.arange(len(query), device=query.device) - first[query] + start[query]
+        return query, self.pairs[place] % max(1, self.num_entities)
 
     def contains(self, queries: Queries, candidates: Tensor) -> Tensor:
         """Whether candidates are known answers: [B, K] own, [N] shared or [G, N] pools' ids (see
@@ -86,19 +114,20 @@ class KnownAnswers:
         known answers than the result has cells, one for each known answer in the sorted pools instead.
         """
         number, width = len(queries), candidates.shape[-1]
-        if not len(self.cells):
+        if not len(self.pairs):
             return torch.zeros(number, width, dtype=torch.bool, device=candidates.device)
-        row = self.rows(queries)
         pools = candidates if candidates.dim() == 2 else candidates.unsqueeze(0)  # [G, N]
-        if len(pools) < number and row.device.type == "cpu":
-            safe = row.clamp(min=0)
-            answers = torch.where(row < 0, 0, self.offsets[safe + 1] - self.offsets[safe]).sum()
-            if answers < number * width:
-                return self._contained_in_pools(queries, pools)
+        if (
+            len(pools) < number
+            and candidates.device.type == "cpu"
+            and int(self._spans(queries)[1].sum()) < number * width
+        ):
+            return self._contained_in_pools(queries, pools)
         own = rows_of_pools(candidates, number)
-        cell = (row.unsqueeze(-1) * self.num_entities + own).contiguous()  # negative without a row: never found
-        position = torch.searchsorted(self.cells, cell).clamp_(max=len(self.cells) - 1)
-        return self.cells[position] == cell
+        # Of a query without a number the sum is negative, and never found.
+        pair = (self._codes(queries).unsqueeze(-1) * self.num_entities + own).contiguous()
+        position = torch.searchsorted(self.pairs, pair).clamp_(max=len(self.pairs) - 1)
+        return self.pairs[position] == pair
 
     def _contained_in_pools(self, queries: Queries, pools: Tensor) -> Tensor:
         """[B, N] bool for [G, N] pools, in O(M log GN) for the M known answers of the queries."""
@@ -117,4 +146,38 @@ class KnownAnswers:
         return marked.gather(1, rows_of_pools((place % width).view(groups, width), number))
 
     def _key(self, queries: Queries) -> Tensor:
-        return (queries.side * self.num_relations + queries.relation) * self.num_entities + queries.anchor
+        return _key(queries, self.num_entities, self.num_relations)
+
+
+def relevant(parts: Sequence[Triples], asked: Triples, num_entities: int, num_relations: int) -> Triples:
+    """The triples of all parts that answer a query of a list: what an index needs to know for these queries.
+
+    Args:
+        parts: of any number of triples, which are looked at in pieces; int32 or int64 ids on the CPU.
+        asked: triples, whose two queries each are asked.
+        num_entities, num_relations: E and R.
+    """
+    found = [Triples.empty()]
+    keys = {side: torch.unique(_key(asked.queries(side), num_entities, num_relations)) for side in Side}
+    for part in parts:
+        for start in range(0, len(part), _PART):
+            piece = part[start : start + _PART].long()
+            wanted = torch.zeros(len(piece), dtype=torch.bool)
+            for side in Side:
+                wanted |= _places(keys[side], _key(piece.queries(side), num_entities, num_relations)) >= 0
+            found.append(piece[wanted])
+    return Triples.cat(found)
+
+
+def _places(keys: Tensor, wanted: Tensor) -> Tensor:
+    """[B] the places of numbers in [P] ascending ones, -1 of those that are not there."""
+    if not len(keys):
+        return torch.full_like(wanted, -1)
+    place = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
+    return torch.where(keys[place] == wanted, place, -1)
+
+
+def _key(queries: Queries, num_entities: int, num_relations: int) -> Tensor:
+    """[B] int64 keys of queries."""
+    side = queries.side if isinstance(queries.side, Side) else queries.side.long()
+    return (side * num_relations + queries.relation.long()).mul_(num_entities).add_(queries.anchor)

@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
+from torch import Tensor
 
 from kgc.data.reader import COLUMNS
 from kgc.data.tables import SPLITS, Tables, quoted_labels
+from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
+
+_ROWS = 1 << 16  # rows of candidates that are handled at once
 
 
 def read_ogb(folder: Path) -> Tables:
@@ -52,10 +57,52 @@ def read_ogb(folder: Path) -> Tables:
     )
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    """The dict of a `.pt` file: arrays of ids, lists of types. Only numbers and text are unpickled."""
-    import torch
+def read_candidates(folder: Path, split: str, entities: Vocabulary) -> tuple[Tensor, Tensor]:
+    """The candidates that OGB gives with each triple of `valid` or `test`, in the order of its triples.
 
+    Args:
+        folder: of `read_ogb`.
+        split: the split.
+        entities: whose ids they get.
+
+    Returns:
+        [T, K] int32 entities to rank the head against, and [T, K] for the tail.
+
+    Raises:
+        UserError: no such file, no candidates in it, or ids that are not there.
+    """
+    found = sorted(folder.glob(f"split/*/{split}.pt"))
+    if len(found) != 1:
+        raise UserError(f"{folder / 'split'}: expected one folder with a {split}.pt, found {len(found)}")
+    part = _arrays(found[0], ("head_neg", "tail_neg"))
+    sides = []
+    for end in ("head", "tail"):
+        given = part.pop(f"{end}_neg", None)
+        if given is None or given.ndim != 2 or len(given) != len(part[end]):
+            raise UserError(f"{found[0]}: gives no {end}_neg, a row of candidates for each triple")
+        kinds = part.get(f"{end}_type")
+        ids = torch.empty(given.shape, dtype=torch.int32)
+        for kind in [None] if kinds is None else sorted(set(kinds.to_list())):
+            rows = slice(None) if kind is None else (kinds == kind).arg_true().to_numpy()
+            file = "nodeidx2entityid.csv.gz" if kind is None else f"{kind}_entidx2name.csv.gz"
+            labels = _labels(folder / "mapping", (file,))
+            size = int(given[rows].max(initial=-1)) + 1
+            names = pl.Series(labels or map(str, range(size)), dtype=pl.String)
+            place = entities.index(names if kind is None else f"{kind}:" + names)
+            if int(given[rows].min(initial=0)) < 0 or size > len(place):
+                raise UserError(f"{found[0]}: {end}_neg has ids that are no entities of this data set")
+            for start in range(0, len(given), _ROWS) if kind is None else [0]:
+                some = slice(start, start + _ROWS) if kind is None else rows
+                ids[some] = place[torch.from_numpy(given[some])].int()
+        if len(ids) and int(ids.min()) < 0:
+            raise UserError(f"{found[0]}: {end}_neg has ids that are no entities of this data set")
+        sides.append(ids)
+    return sides[0], sides[1]
+
+
+def _arrays(path: Path, more: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The dict of a `.pt` file: arrays of ids, lists of types, and `more` arrays if it has them. Only numbers and text
+    are unpickled."""
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     core = getattr(np, "_core", None) or np.core
@@ -70,6 +117,7 @@ def _arrays(path: Path) -> dict[str, Any]:
         for end in ("head_type", "tail_type"):
             if end in content:
                 part[end] = pl.Series(list(content[end]), dtype=pl.String)
+        part |= {name: np.asarray(content[name]) for name in more if name in content}
         if len({len(column) for column in part.values()}) != 1:
             raise ValueError("its columns differ in length")
     except Exception as error:  # whatever a damaged or foreign file makes the reader raise

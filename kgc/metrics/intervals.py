@@ -54,6 +54,61 @@ def sample_intervals(counts: RankCounts, population: int, hits: Sequence[int] = 
     return intervals
 
 
+def standard_errors(counts: RankCounts, hits: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
+    """Standard errors of MRR, mean rank and Hits@K, realistic ties, both sides: of the triples and of what was drawn.
+
+    The mean over a triple's two queries is what is independent (see `sample_intervals`): s/√n of n triples, for which
+    other triples and other candidates might have been drawn.
+
+    Args:
+        counts: the ranks of n triples, first their n head queries, then their n tail queries in the same order.
+        hits: the cut-offs K.
+
+    Returns:
+        `mrr_se`, `mr_se`, `hits@K_se`; nothing for a single triple.
+    """
+    ranks = counts.realistic.view(len(Side), -1)  # [2, n]
+    number = ranks.shape[1]
+    if number < 2:
+        return {}
+    values = {"mrr": 1 / ranks, "mr": ranks} | {f"hits@{k}": (ranks <= k).double() for k in hits}
+    errors = {}
+    for name, value in values.items():
+        of_triple = value.mean(0)
+        variance = mean((of_triple - mean(of_triple)) ** 2) * number / (number - 1)
+        errors[f"{name}_se"] = math.sqrt(variance / number)
+    return errors
+
+
+def mean_rank_estimate(counts: RankCounts, rivals: Tensor) -> dict[str, float]:
+    """The mean rank among all rivals, estimated from some that were drawn evenly and without replacement.
+
+    With k of a query's M rivals drawn, of which x score higher (a tie counts as half), 1 + M x/k has its rank among all
+    as expectation. Its variance is M² (1 − k/M) s²/k, s² that of a rival's part in x (Cochran 1977, theorem 2.2). MRR
+    and Hits@K have no such estimate: a rank near 1 cannot be told from few rivals (Krichene and Rendle 2020).
+
+    Args:
+        counts: [Q], of which `candidates` less one were drawn.
+        rivals: [Q] M.
+
+    Returns:
+        `mr_estimate` and `mr_estimate_se`, the standard error that drawing candidates makes, for these queries; the
+        error only if two were drawn for every query that has more.
+    """
+    drawn, total = counts.candidates.double() - 1, rivals.double()
+    part = counts.better.double() + counts.equal.double() / 2
+    share = torch.where(drawn > 0, part / drawn.clamp(min=1), 0.0)
+    found = {"mr_estimate": mean(1 + total * share)}
+    squares = counts.better.double() + counts.equal.double() / 4
+    spread = (squares - drawn * share**2).clamp(min=0) / (drawn - 1).clamp(min=1)
+    variance = torch.where(
+        drawn < total, total**2 * (1 - drawn / total.clamp(min=1)) * spread / drawn.clamp(min=1), 0.0
+    )
+    if bool(((drawn < 2) & (drawn < total)).any()):
+        return found
+    return found | {"mr_estimate_se": math.sqrt(mean(variance) / len(variance))}
+
+
 def bootstrap_means(values: Tensor, resamples: int = 1000, seed: int = 0) -> Tensor:
     """[resamples] means of clusters drawn with replacement (Efron and Tibshirani 1993, chapter 6).
 

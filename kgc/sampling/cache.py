@@ -47,7 +47,7 @@ class Cache(Proposal):
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
         self.num_entities = graph.num_entities
-        self.index = KnownAnswers(graph.train.to(device), graph.num_entities, graph.num_relations)
+        self.index = KnownAnswers(graph.stored("train").to(device), graph.num_entities, graph.num_relations)
         # Like a model's initial values, from the global generator and on the CPU: the same on every device.
         shape = (len(self.index.keys), self.cache_size)
         require_memory(4 * shape[0] * shape[1], f"sampler.proposal.cache_size={self.cache_size}", "the cache")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kgc.data.graph import KnowledgeGraph
+from kgc.data.hygiene import degrees
 from kgc.data.known import KnownAnswers
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
@@ -121,8 +122,8 @@ class Degree(Unconditional):
         self.cumulative = torch.empty(0, dtype=torch.float64)
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
-        places = torch.cat([graph.train.head, graph.train.tail])
-        degree = torch.bincount(places, minlength=graph.num_entities).double().clamp_(min=self.floor)
+        head, tail = degrees(graph.stored("train"), graph.num_entities)
+        degree = (head + tail).double().clamp_(min=self.floor)
         weight = torch.where(degree > 0, degree**self.power, 0.0)
         self.cumulative = weight.cumsum(0).to(device)
         if not 0 < float(self.cumulative[-1]) < float("inf"):

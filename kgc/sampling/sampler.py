@@ -53,7 +53,7 @@ class NegativeSampler(nn.Module):
         self.sides.setup(graph, device)
         self.proposal.setup(graph, device)
         if self.mask_known:
-            self.known = KnownAnswers(graph.train.to(device), graph.num_entities, graph.num_relations)
+            self.known = KnownAnswers(graph.stored("train").to(device), graph.num_entities, graph.num_relations)
 
     def draw(
         self, triples: Triples, step: int, generator: torch.Generator, model: Scorer | None = None, epoch: int = 0

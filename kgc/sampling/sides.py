@@ -45,7 +45,9 @@ class Bernoulli(Sides):
         self.head_probability = torch.empty(0)
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
-        tph, hpt = (torch.as_tensor(x, dtype=torch.float64) for x in tails_per_head(graph.train, graph.num_relations))
+        tph, hpt = (
+            torch.as_tensor(x, dtype=torch.float64) for x in tails_per_head(graph.stored("train"), graph.num_relations)
+        )
         self.head_probability = (tph / (tph + hpt)).nan_to_num(0.5).float().to(device)  # [R]
 
     def draw(self, triples: Triples, step: int, generator: torch.Generator) -> list[Side | Tensor]:

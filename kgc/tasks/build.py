@@ -8,7 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
+from lightning_fabric.plugins.environments import SLURMEnvironment
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import Trainer
 from pytorch_lightning.profilers import PassThroughProfiler
@@ -23,6 +24,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from kgc.checkpoint_folder import check_index, is_folder, read_folder
+from kgc.cluster import nodes
 from kgc.data.annotations import read_annotations
 from kgc.data.batches import data_place
 from kgc.data.graph import KnowledgeGraph
@@ -95,7 +97,7 @@ class Checkpoint:
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """Parameters by name, without the module's prefix."""
+        """Parameters by name, without the module's prefix, mapped into memory where they stand in a file."""
         return self.state_for(None)
 
     def state_for(self, shard: Shard | None) -> dict[str, torch.Tensor]:
@@ -139,7 +141,7 @@ def _read(path: str) -> Checkpoint:
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
     try:
         if file.is_file():
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
             read = partial(_as_read, content)
         else:
             content = read_folder(file, tensors=False)
@@ -148,7 +150,7 @@ def _read(path: str) -> Checkpoint:
         content["state_dict"].items()
         saved = content["kgc"]
         config = OmegaConf.create(saved["config"])
-        entities, relations = Vocabulary(saved["entities"]), Vocabulary(saved["relations"])
+        entities, relations = (Vocabulary.from_state(saved[what]) for what in ("entities", "relations"))
         overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved.get("history", ()))
         types = None if saved.get("types") is None else str(saved["types"])
         lacks = [f"{key!r}" for key in _TRAINING if key not in content]
@@ -213,7 +215,7 @@ def build_graph(
     files = cfg.get("annotations") or {}
     if not any(files.values()):
         return graph
-    return replace(graph, annotations=read_annotations(files, graph.entities, graph.relations))
+    return graph.annotated(read_annotations(files, graph.entities, graph.relations))
 
 
 def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: Triples | None = None) -> KGEModel:
@@ -312,9 +314,12 @@ def ranking_arguments(cfg: DictConfig) -> dict[str, Any]:
 def load_weights(model: KGEModel, checkpoint: Checkpoint) -> None:
     """Puts the weights of a checkpoint into a model of the same config.
 
+    On a CPU they stay where they are mapped from the file: pages are read when they are used, and no copy is made.
+
     Raises:
         UserError: they do not fit.
     """
+    mapped = all(parameter.device.type == "cpu" for parameter in model.parameters())
     try:
         state = checkpoint.state_for(getattr(model, "shard", None))
     except Exception as error:  # whatever damaged files make the reader raise
@@ -323,7 +328,7 @@ def load_weights(model: KGEModel, checkpoint: Checkpoint) -> None:
             f"checkpoint={checkpoint.path}: not a complete checkpoint of kgc ({type(error).__name__}: {reason})"
         ) from error
     try:
-        model.load_state_dict(state)
+        model.load_state_dict(state, assign=mapped)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"checkpoint={checkpoint.path}: its weights do not fit its config ({reason})") from error
@@ -367,7 +372,13 @@ def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
     if t.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("trainer.accelerator=gpu: torch sees no GPU here; choose trainer=cpu or trainer=ddp_cpu")
     try:
+        if SLURMEnvironment.detect():  # a run saves its state and comes back by itself, see kgc.cluster
+            options["plugins"] = [*options.get("plugins", ()), SLURMEnvironment(auto_requeue=False)]
         return _trainer(t, strategy, run_dir, options)
+    except RuntimeError as error:
+        if "--ntasks" not in str(error):
+            raise
+        raise UserError(f"Slurm: {str(error).splitlines()[0]}") from error
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise UserError(f"trainer: {str(error).splitlines()[0]}") from error
 
@@ -386,5 +397,6 @@ def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any
         log_every_n_steps=0,  # what is logged is of epochs
         profiler=NoProfiler(),
         use_distributed_sampler=False,
+        num_nodes=nodes(),
         **options,
     )

@@ -87,6 +87,7 @@ _FLAG = (
     "objective.subsampling",
     "optimizer.sparse",
     "trainer.auto_batch",
+    "trainer.requeue",
 )
 _FLAG_OR_NULL = ("trainer.compile", "ranking.compile")
 _CHOICE = {
@@ -95,6 +96,7 @@ _CHOICE = {
     "trainer.precision": ("32-true", "bf16-mixed"),
     "trainer.backend": (None, "gloo", "nccl"),
     "split": SPLITS,
+    "ranking.draw": ("uniform", "typed"),
     "protocol": ("triple", "query"),
 }
 
@@ -182,5 +184,12 @@ def _check_ranking(cfg: DictConfig) -> None:
     whole = isinstance(hits, ListConfig) and all(isinstance(k, int) and not isinstance(k, bool) and k > 0 for k in hits)
     if not whole or not hits:
         raise UserError(f"ranking.hits={hits}: must be a list of whole numbers from 1 on, such as [1,3,10]")
+    wanted = cfg.ranking.get("candidates")
+    whole = isinstance(wanted, int) and not isinstance(wanted, bool) and 1 <= wanted <= _BIG
+    if not (whole or wanted in (None, "given")):
+        raise UserError(
+            f"ranking.candidates={wanted}: must be a whole number from 1 on (so many are drawn), given (those of the "
+            "data set), or null (all entities)"
+        )
     if not isinstance(names, ListConfig) or any(name not in SPLITS for name in names):
         raise UserError(f"ranking.filter={names}: must be a list of splits, from {', '.join(SPLITS)}; [] for none")

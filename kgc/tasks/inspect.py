@@ -70,7 +70,7 @@ def count(graph: KnowledgeGraph, relations: pl.DataFrame, redundant: pl.DataFram
     metrics |= {f"data/duplicates/{split}": number for split, number in report.duplicates.items()}
     metrics |= {f"data/overlap/{pair.replace('/', '_')}": number for pair, number in report.overlap.items()}
     metrics |= {"data/unseen/entities": report.unseen_entities, "data/unseen/relations": report.unseen_relations}
-    head, tail = (column.numpy() for column in degrees(graph.train, graph.num_entities))
+    head, tail = (column.numpy() for column in degrees(graph.stored("train"), graph.num_entities))
     metrics |= {
         "data/degree/mean": float((head + tail).mean()),
         "data/degree/median": float(np.median(head + tail)),
@@ -110,7 +110,7 @@ def findings(metrics: dict[str, float]) -> list[str]:
 
 
 def _with_labels(graph: KnowledgeGraph, redundant: pl.DataFrame) -> pl.DataFrame:
-    labels = pl.Series(graph.relations.labels, dtype=pl.String)
+    labels = graph.relations.series
     return redundant.with_columns(
         labels.gather(redundant["first"]).alias("first_relation"),
         labels.gather(redundant["second"]).alias("second_relation"),
@@ -123,7 +123,7 @@ def _findings_section(metrics: dict[str, float]) -> str:
 
 
 def _figures_section(graph: KnowledgeGraph, relations: pl.DataFrame) -> str:
-    head, tail = (column.numpy() for column in degrees(graph.train, graph.num_entities))
+    head, tail = (column.numpy() for column in degrees(graph.stored("train"), graph.num_entities))
     series = {side: values[values > 0] for side, values in (("head", head), ("tail", tail)) if (values > 0).any()}
     histogram = plots.doubling_histogram(
         series,

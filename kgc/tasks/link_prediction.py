@@ -22,6 +22,7 @@ from kgc.tasks.evaluate import load
 from kgc.tasks.launch import launch, processes_wanted
 from kgc.tasks.output import Session, run_facts, write_answers, write_run
 from kgc.tasks.query_protocol import rank_lists
+from kgc.tasks.sampled import use_candidates
 from kgc.tasks.split_ranks import QUERIES_A_STEP, rank_split, split_triples
 from kgc.tasks.storage import one_line_for_files
 from kgc.types import Side
@@ -65,9 +66,17 @@ def run(config: dict, folder: str) -> dict[str, float]:
                 f"sample     {len(sample):,} of {len(whole):,} {cfg.split} triples, seed {cfg.seed}: the metrics are "
                 f"estimates and stand under {cfg.split}/sampled/"
             )
+        candidates = cfg.ranking.candidates
+        if candidates is not None and cfg.protocol == "query":
+            raise UserError("ranking.candidates: goes with protocol=triple; a question's list needs all entities")
+        if candidates is not None and cfg.bootstrap is not None:
+            raise UserError("bootstrap with ranking.candidates: choose one; sampled ranks have standard errors (…_se)")
         session.start_logging(cfg)
         trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
         module = KGEModule(model, graph, **ranking_arguments(cfg))
+        if candidates is not None:
+            words = use_candidates(module, cfg, whole, whole if sample is None else sample)
+            terminal.say(f"candidates {words}: sampled ranks, under {cfg.split}/sampled/, are no filtered ranks")
         queries = 2 * len(whole if sample is None else sample) // data_place(trainer)[1]
         module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
         data = KGDataModule(graph, 0, 1, QUERIES_A_STEP, 0)
@@ -77,7 +86,8 @@ def run(config: dict, folder: str) -> dict[str, float]:
                 title = f"{type(model).__name__} on {graph.name}, one list a question"
                 write_answers(cfg, title, metrics, session, {"per_query": lists}, run_facts(graph))
             return metrics
-        metrics, ranks = rank_split(module, trainer, data, cfg.split, sample)
+        evenly = isinstance(candidates, int) and cfg.ranking.draw == "uniform"
+        metrics, ranks = rank_split(module, trainer, data, cfg.split, sample, evenly)
         if cfg.bootstrap is not None and sample is None:
             metrics |= bootstrap_metrics(ranks, cfg.split, module.hits, cfg.bootstrap, cfg.seed)
         if trainer.is_global_zero:

@@ -266,7 +266,7 @@ def _probabilities(cfg: DictConfig, graph: KnowledgeGraph, model: KGEModel, rows
 
 def _frame(graph: KnowledgeGraph, rows: _Rows) -> pl.DataFrame:
     questions, triples, scores, is_known = rows
-    entities, relations = (pl.Series(v.labels, dtype=pl.String) for v in (graph.entities, graph.relations))
+    entities, relations = graph.entities.series, graph.relations.series
     return pl.DataFrame(
         {
             "question": questions.numpy(),

@@ -101,7 +101,7 @@ def _frame(
     graph: KnowledgeGraph, questions: tuple[Tensor, Tensor, Tensor], number: Tensor, values: dict[str, Tensor]
 ) -> pl.DataFrame:
     side, relation, anchor = (column.numpy() for column in questions)
-    entities, relations = (pl.Series(v.labels, dtype=pl.String) for v in (graph.entities, graph.relations))
+    entities, relations = graph.entities.series, graph.relations.series
     columns = {
         "anchor": entities.gather(anchor),
         "relation": relations.gather(relation),

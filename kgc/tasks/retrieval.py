@@ -203,7 +203,7 @@ def _ids(path: str | None, key: str, rows: int) -> Vocabulary:
 
 def _order(ids: Vocabulary) -> np.ndarray:
     """[N] the place of each id among the sorted ids (by bytes, as trec_eval compares them)."""
-    order = pl.Series(ids.labels, dtype=pl.String).arg_sort().to_numpy()
+    order = ids.series.arg_sort().to_numpy()
     places = np.empty(len(order), dtype=np.int64)
     places[order] = np.arange(len(order))
     return places

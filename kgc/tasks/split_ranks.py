@@ -12,12 +12,14 @@ from pytorch_lightning import Trainer
 
 from kgc.data.datamodule import KGDataModule
 from kgc.data.graph import KnowledgeGraph, relation_categories, unseen_mask
+from kgc.data.hygiene import degrees
 from kgc.errors import UserError
 from kgc.metrics.breakdown import DEGREES, degree_buckets, grouped_metrics, macro
-from kgc.metrics.intervals import sample_intervals
+from kgc.metrics.intervals import mean_rank_estimate, sample_intervals, standard_errors
 from kgc.module import KGEModule
-from kgc.ranking import NonFiniteScore, describe
+from kgc.ranking import NonFiniteScore, describe, is_certified
 from kgc.tasks.build import interruptible
+from kgc.tasks.sampled import rivals
 from kgc.types import RankCounts, Side, Triples
 
 log = logging.getLogger(__name__)
@@ -39,14 +41,25 @@ def split_triples(graph: KnowledgeGraph, split: str) -> Triples:
 
 
 def rank_split(
-    module: KGEModule, trainer: Trainer, data: KGDataModule, split: str, sample: Triples | None = None
+    module: KGEModule,
+    trainer: Trainer,
+    data: KGDataModule,
+    split: str,
+    sample: Triples | None = None,
+    drawn_evenly: bool = False,
 ) -> tuple[dict[str, float], pl.DataFrame]:
     """Ranks both queries of every triple of a split, or of a sample of it.
+
+    Args:
+        sample: the triples that are ranked; None: all.
+        drawn_evenly: the module's candidates are drawn evenly from all rivals, so that the mean rank among all can be
+            estimated.
 
     Returns:
         Metrics under `SPLIT/…` with `SPLIT/num_unseen` (queries of triples with an entity or relation never seen in
         train) and `SPLIT/seconds`, and the rows of `ranks.parquet`. The same on every process. Those of a sample stand
-        under `SPLIT/sampled/…`, with the intervals of `kgc.metrics.intervals`, `num_triples` and `split_triples`.
+        under `SPLIT/sampled/…`, with the intervals of `kgc.metrics.intervals`, `num_triples` and `split_triples`; so
+        do ranks among candidates, with `num_candidates` and standard errors.
 
     Raises:
         UserError: the split is empty, or a right answer has a non-finite score.
@@ -54,13 +67,18 @@ def rank_split(
     graph = module.graph
     whole = split_triples(graph, split)
     triples = whole if sample is None else sample
-    name = split if sample is None else f"{split}/sampled"
+    name = split if sample is None and module.candidates is None else f"{split}/sampled"
     began = time.perf_counter()
     counts = rank_triples(module, trainer, data, split, triples)
     metrics = module.ranks.compute() | breakdowns(graph, triples, counts, module.hits)
     if sample is not None:
         metrics |= sample_intervals(counts, len(whole), module.hits)
+    if sample is not None or module.candidates is not None:
         metrics |= {"num_triples": len(triples), "split_triples": len(whole)}
+    if module.candidates is not None:
+        metrics |= {"num_candidates": int(counts.candidates.max()) - 1} | standard_errors(counts, module.hits)
+        if drawn_evenly:
+            metrics |= mean_rank_estimate(counts, rivals(module, triples))
     metrics["num_unseen"] = 2 * int(unseen_mask(graph, triples).sum())
     metrics["seconds"] = time.perf_counter() - began
     return {f"{name}/{key}": value for key, value in metrics.items()}, ranks_frame(graph, triples, counts)
@@ -76,7 +94,10 @@ def rank_triples(module: KGEModule, trainer: Trainer, data: KGDataModule, split:
     module.start_ranking(triples)
     data.trainer = trainer
     batches = data.query_batches(triples)
-    log.info("ranking    %s: %s", split, describe(module.model, next(iter(batches))[0], module.ranking))
+    how = describe(module.model, next(iter(batches))[0], module.ranking)
+    if module.candidates is not None:
+        how = f"among candidates, by {'float64' if is_certified(module.model, module.ranking) else 'the'} scores"
+    log.info("ranking    %s: %s", split, how)
     try:
         interruptible(trainer.test, module, dataloaders=batches, verbose=False)
     except NonFiniteScore as error:
@@ -95,12 +116,12 @@ def breakdowns(graph: KnowledgeGraph, triples: Triples, counts: RankCounts, hits
     values = {"macro/mrr": macro(1 / ranks, relation), "macro/mr": macro(ranks, relation)}
     values |= {f"macro/hits@{k}": macro((ranks <= k).double(), relation) for k in hits}
     categories = ("1-1", "1-N", "N-1", "N-N")
-    of_relation = [categories.index(name) for name in relation_categories(graph.train, graph.num_relations)]
+    of_relation = [categories.index(name) for name in relation_categories(graph.stored("train"), graph.num_relations)]
     category = torch.tensor(of_relation)[relation]
     values |= grouped_metrics(counts, category, [f"category/{name}" for name in categories], hits)
     both = [f"category/{name}/{each.label}" for name in categories for each in Side]
     values |= grouped_metrics(counts, len(Side) * category + side, both, hits)
-    degree = torch.bincount(torch.cat([graph.train.head, graph.train.tail]), minlength=graph.num_entities)
+    degree = sum(degrees(graph.stored("train"), graph.num_entities))
     names = [f"degree/{name}" for name in DEGREES.values()]
     return values | grouped_metrics(counts, degree_buckets(degree[answer]), names, hits)
 
@@ -112,7 +133,7 @@ def ranks_frame(
     if triples is None or counts is None:
         triples = Triples.empty()
         counts = RankCounts(*[triples.head] * 4)
-    entities, relations = (pl.Series(v.labels, dtype=pl.String) for v in (graph.entities, graph.relations))
+    entities, relations = graph.entities.series, graph.relations.series
 
     def labels(vocabulary: pl.Series, ids: torch.Tensor) -> pl.Series:
         return vocabulary.gather(np.tile(ids.numpy(), len(Side)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
 
 from kgc.callbacks import CheckpointFiles, Checkpoints, Interrupted, LastEpochValidates, Patience, StopOnSignal
+from kgc.cluster import in_job, requeue, was_requeued
 from kgc.console import ProgressLine
 from kgc.data.batches import data_place
 from kgc.data.datamodule import KGDataModule
@@ -59,24 +61,27 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         UserError: a mistake in the config or the data.
     """
     overrides = overrides or []
+    last = run_dir / "checkpoints" / "last.ckpt"
     resume, notes = read_last_good(cfg.checkpoint, cfg.trust) if cfg.checkpoint else (None, [])
+    if was_requeued() and last.exists():  # the words of the job's first start are in the checkpoint
+        (resume, notes), overrides = read_last_good(str(last), cfg.trust), []
     if resume:
         cfg = resumed_config(resume, overrides)
         run_dir = resumed_folder(run_dir, resume, overrides)
         overrides = [*resume.overrides, *overrides]
-    elif (run_dir / "checkpoints" / "last.ckpt").exists():
+    elif last.exists():
         raise UserError(
-            f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by "
-            f"checkpoint={run_dir / 'checkpoints' / 'last.ckpt'}"
+            f"{run_dir} already holds a run; choose another hydra.run.dir, or go on with it by checkpoint={last}"
         )
     else:
         notes = without_misfits(cfg, overrides)
     check_config(cfg, "train", resumed=resume is not None)
-    if cfg.ranking.get("limit") is not None:
-        raise UserError(
-            f"ranking.limit={cfg.ranking.limit}: training ranks whole splits; give it to evaluate.py (test=false "
-            "leaves the final test out)"
-        )
+    for key in ("limit", "candidates"):
+        if cfg.ranking.get(key) is not None:
+            raise UserError(
+                f"ranking.{key}={cfg.ranking[key]}: training ranks whole splits against all entities; give it to "
+                "evaluate.py (test=false leaves the final test out)"
+            )
     if resume and resume.epochs > cfg.trainer.max_epochs:
         raise UserError(
             f"trainer.max_epochs={cfg.trainer.max_epochs}: the checkpoint has {resume.epochs} epochs already"
@@ -138,8 +143,8 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     identity = {
         "config": OmegaConf.to_container(cfg, resolve=True),
         "overrides": words,
-        "entities": graph.entities.labels,
-        "relations": graph.relations.labels,
+        "entities": graph.entities.state(),
+        "relations": graph.relations.state(),
         "digest": graph.digest,
         "types": graph.annotations.digest,
         "version": version("kgc"),
@@ -215,8 +220,11 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         raise UserError(describe_nonfinite(error, graph)) from error
     except Interrupted:
         terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
+        if trainer.is_global_zero and in_job() and cfg.trainer.requeue:
+            terminal.say(requeue(stop.number or signal.SIGUSR1, stop.before))
         raise
     epochs = len(module.history)
+    module.objective = objective = None  # its triples and index are not needed again
     best = read_weights(checkpoints.best)
     load_weights(model, best)
     terminal.say(

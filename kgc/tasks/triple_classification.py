@@ -194,7 +194,7 @@ def _negatives(
 def _triples_frame(
     graph: KnowledgeGraph, triples: Triples, truth: Tensor, scores: Tensor, probability: Tensor, said: Tensor
 ) -> pl.DataFrame:
-    entities, relations = (pl.Series(v.labels, dtype=pl.String) for v in (graph.entities, graph.relations))
+    entities, relations = graph.entities.series, graph.relations.series
     return pl.DataFrame(
         {
             "head": entities.gather(triples.head.numpy()),

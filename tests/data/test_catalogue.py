@@ -81,7 +81,7 @@ NAMES = [
 
 def test_all_data_sets_are_there():
     assert sorted(NAMES) == catalogue()
-    assert {path.stem for path in CONF.glob("*.yaml")} == {*NAMES, "folder", "file"}
+    assert {path.stem for path in CONF.glob("*.yaml")} == {*NAMES, "folder", "file", "synthetic"}
 
 
 @pytest.mark.parametrize("name", NAMES)

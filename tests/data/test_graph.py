@@ -88,10 +88,10 @@ def test_keys_of_a_graph_too_large_for_one_product():
 
     triples = ids([(0, 0, 1), (1, 1, 0), (0, 0, 1)])
     graph = Huge("huge", Vocabulary(["a", "b"]), Vocabulary(["r", "s"]), triples, triples[1:2], Triples.empty())
-    first, again, other = graph._keys["train"].tolist()
+    first, again, other = graph._keys()["train"].tolist()
     assert 0 <= first == again < other
-    assert graph._keys["valid"].tolist() == [other]
-    assert graph._keys["test"].tolist() == []
+    assert graph._keys()["valid"].tolist() == [other]
+    assert graph._keys()["test"].tolist() == []
 
 
 def test_report(tmp_path):

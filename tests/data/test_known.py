@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kgc.data.known import KnownAnswers
+from kgc.data.known import KnownAnswers, relevant
 from kgc.types import Queries, Side, Triples
 
 
@@ -196,5 +196,33 @@ def test_an_index_whose_pairs_do_not_fit_one_number_is_the_same(case):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kgc.data.known._LARGEST", 0)
         large = KnownAnswers(columns(triples), entities, relations)
-    for name in ("keys", "cells", "offsets"):
-        assert torch.equal(getattr(small, name), getattr(large, name))
+    assert torch.equal(small.keys, large.keys)
+    asked = queries([(side, relation, e) for side in (0, 1) for relation in range(relations) for e in range(entities)])
+    assert torch.equal(small.rows(asked), large.rows(asked))
+    for mine, other in zip(small.answers(asked), large.answers(asked), strict=True):
+        assert torch.equal(mine, other)
+    everyone = torch.arange(entities)
+    assert torch.equal(small.contains(asked, everyone), large.contains(asked, everyone))
+
+
+@given(cases(), st.data())
+def test_what_is_relevant_answers_the_queries_asked_as_all_triples_do(case, data):
+    entities, relations, triples, _ = case
+    asked = columns(data.draw(st.lists(st.sampled_from(triples), max_size=5)) if triples else [])
+    everything = columns(triples)
+    parts = [Triples(*(c.int() for c in (t.head, t.relation, t.tail))) for t in (everything[:3], everything[3:])]
+    few = KnownAnswers(relevant(parts, asked, entities, relations), entities, relations)
+    whole = KnownAnswers(everything, entities, relations)
+    for side in Side:
+        for mine, other in zip(few.answers(asked.queries(side)), whole.answers(asked.queries(side)), strict=True):
+            assert torch.equal(mine, other)
+
+
+def test_an_index_of_int32_ids_beyond_their_products():
+    """Ids that fit into int32 while products of them do not."""
+    size = 2_000_000_000
+    triples = Triples(*(torch.tensor(c, dtype=torch.int32) for c in ([size - 1, 5], [1, 0], [size - 2, 5])))
+    index = KnownAnswers(triples, size, 2)
+    asked = Triples(triples.head.long(), triples.relation.long(), triples.tail.long())
+    assert index.answers(asked.queries(Side.TAIL))[1].tolist() == [size - 2, 5]
+    assert index.answers(asked.queries(Side.HEAD))[1].tolist() == [size - 1, 5]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import oracle
 import polars as pl
@@ -321,7 +320,7 @@ KINDS = pl.DataFrame({"entity": [0, 0, 1, 2, 3, 4], "type": ["a", "b", "a", "a",
     ],
 )
 def test_candidates_have_a_type_of_the_answer(answer, weights, device):
-    typed = replace(graph_of(TRAIN, E), annotations=Annotations(types=KINDS))
+    typed = graph_of(TRAIN, E).annotated(Annotations(types=KINDS))
     triples = [(5, 0, 8), (5, 0, answer)]
     drawn = ready(SameType(), typed, device).draw(asked(triples, Side.TAIL, device), 20000, generator(1, device))
     assert likelihood(drawn.candidates[1], weights + [0.0] * (E - len(weights))) > LIKELY
