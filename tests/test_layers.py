@@ -24,6 +24,7 @@ LAYERS: list[list[set[str]]] = [
         {"foreign", "vectors"},
     ],
     [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "summary", "page", "plots"}],
+    [{"sweeps"}],
     [{"tasks"}],
     [{"cli"}],
 ]
