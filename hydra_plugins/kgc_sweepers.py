@@ -1,4 +1,4 @@
-"""Sweepers of kgc, where Hydra looks for plug-ins; it imports this file at every start, so that imports are inside."""
+"""Sweepers of kgc, where Hydra looks for plug-ins. It imports this file at every start: slow imports are inside."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
 
 class GridSweeper(BasicSweeper):
@@ -29,9 +33,7 @@ class GridSweeper(BasicSweeper):
                 if reason is None:
                     raise
                 errors.append(error)
-                refused.append(
-                    Trial(None, tuple(words), status="failed", reason=reason, code=2, ended=time.time())
-                )
+                refused.append(Trial(None, tuple(words), status="failed", reason=reason, code=2, ended=time.time()))
         if not legal:
             raise errors[0]
         for trial in refused:
@@ -41,3 +43,38 @@ class GridSweeper(BasicSweeper):
 
     def validate_batch_is_legal(self, batch: Any) -> None:
         """Done before."""
+
+
+class OptunaSweeper(Sweeper):
+    """Searches for the highest valid MRR with Optuna; the options are those of `conf/hydra/sweeper/optuna.yaml`.
+
+    hydra-optuna-sweeper does not serve: it needs an Optuna older than 3, and hands no trial to the job that could
+    report and be pruned.
+    """
+
+    def __init__(self, **options: Any):
+        self.options = options
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        from kgc.cli import mistake_of
+        from kgc.sweeps.study import optuna_or_mistake
+
+        optuna_or_mistake()
+        from kgc.sweeps.search import Search
+
+        loader = self.hydra_context.config_loader
+        Search(
+            options=self.config.hydra.sweeper,
+            sweep_dir=Path(self.config.hydra.sweep.dir).absolute(),
+            subdir=OmegaConf.to_container(self.config.hydra.sweep, resolve=False)["subdir"],
+            model=self.config.hydra.runtime.choices.get("model"),
+            compose=lambda words: loader.load_sweep_config(self.config, words),
+            launch=lambda jobs, first: self.launcher.launch(jobs, initial_job_idx=first),
+            reasons=mistake_of,
+        ).run(arguments)

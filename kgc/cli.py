@@ -7,6 +7,8 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,10 @@ def evaluate() -> None:
     _main("evaluate", _evaluate)
 
 
-def _train(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
+def _train(cfg: DictConfig, run_dir: Path, overrides: list[str], **trial: Any) -> Any:
     from kgc.tasks.train import train
 
-    return train(cfg, run_dir, overrides)
+    return train(cfg, run_dir, overrides, **trial)
 
 
 def _evaluate(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
@@ -99,7 +101,15 @@ def _trial(name: str, task: Callable[[DictConfig, Path, list[str]], Any], cfg: D
         number=hydra_cfg.job.num, words=tuple(hydra_cfg.overrides.task), folder=Path(hydra_cfg.runtime.output_dir)
     )
     sweep_dir = Path(hydra_cfg.sweep.dir).absolute()
+    of_study = None
+    if hydra_cfg.sweeper.get("trial") is not None:
+        from kgc.sweeps.study import StudyTrial
+
+        of_study = StudyTrial.of(hydra_cfg.sweeper)
+        task, place = partial(task, trial=of_study), replace(place, number=of_study.number)
     trial = run_trial(task, cfg, place, sweep_dir, reasons=mistake_of, resumable=name == "train")
+    if of_study:
+        of_study.tell(trial)
     return trial.metrics.get("valid/mrr") if trial.status == "finished" else None
 
 

@@ -28,8 +28,8 @@ class Trial:
         config: SHA-256 of its resolved config.
         status: `running`, `finished`, `pruned` (ended because it was hopeless), `failed`, `interrupted`.
         reason: why it was pruned or failed, on one line.
-        code: the exit code that a run of its own would have had: 0, 1 for a fault of ours, 2 for a user's mistake, 3 for
-            an alert.
+        code: the exit code that a run of its own would have had: 0, 1 for a fault of ours, 2 for a user's mistake, 3
+            for an alert.
         trace: the traceback of a fault of ours.
         seconds: what its last start took.
         ended: when that was, in seconds since 1970.

@@ -1,4 +1,4 @@
-"""One trial of a sweep: skipped where its result is there, gone on with where it was interrupted, recorded in any case."""
+"""One trial of a sweep: skipped where its result is there, gone on with where it was interrupted, always recorded."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def run_trial(
 ) -> Trial:
     """Runs a trial, and returns how it ended; only a stop by the user is raised.
 
-    A trial is known by its config, whatever its number: one that an earlier start of the sweep settled is not run again,
-    an interrupted one goes on from its `last.ckpt`, a failed one starts afresh. A trial that another process is running
-    is left to it.
+    A trial is known by its config, whatever its number: one that an earlier start of the sweep settled is not run
+    again, an interrupted one goes on from its `last.ckpt`, a failed one starts afresh. A trial that another process is
+    running is left to it.
 
     Args:
         task: what `train.py` or `evaluate.py` runs, called with the config, the folder and the words.

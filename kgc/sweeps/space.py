@@ -45,8 +45,8 @@ def ready() -> list[str]:
 
 
 def of_words(words: Sequence[str]) -> Space:
-    """The space of a command line: `a,b` and `choice(a,b)` are categories, `range(1,9,2)` steps, `interval(0.1,1)` numbers
-    between two, `int(interval(1,9))` whole ones, `tag(log,interval(0.001,0.1))` on a log scale.
+    """The space of a command line: `a,b` and `choice(a,b)` are categories, `range(1,9,2)` steps, `interval(0.1,1)`
+    numbers between two, `int(interval(1,9))` whole ones, `tag(log,interval(0.001,0.1))` on a log scale.
 
     Raises:
         UserError: a word that no distribution stands for.

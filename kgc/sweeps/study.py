@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
@@ -32,6 +33,12 @@ class StudyTrial:
     study: str
     number: int
     pruner: dict[str, Any]
+
+    @staticmethod
+    def of(options: DictConfig) -> StudyTrial:
+        """That of a job, whose `hydra.sweeper` has been told which it is."""
+        pruner = OmegaConf.to_container(options.pruner, resolve=True)
+        return StudyTrial(options.storage, options.study_name, options.trial, pruner)
 
     def open(self) -> Any:
         """The `optuna.trial.Trial`."""

@@ -91,7 +91,8 @@ def html_of(rows: Sequence[Trial], sweep_dir: Path) -> str:
     """A self-contained page: the best trial, the table, and what all trials share."""
     names, (varied, shared) = _metrics(rows, _HEADLINE), _split(rows)
     best = next((row for row in rows if row.state == "finished" and _OBJECTIVE in row.metrics), None)
-    header = ["trial", *map(page.label, varied), *(page.text(_NAMES.get(name, name)) for name in names), "time", "status"]
+    measured = [page.text(_NAMES.get(name, name)) for name in names]
+    header = ["trial", *map(page.label, varied), *measured, "time", "status"]
     cells = []
     for row in rows:
         values = overrides(row)
@@ -104,9 +105,8 @@ def html_of(rows: Sequence[Trial], sweep_dir: Path) -> str:
                 page.label(f"{row.state}: {row.reason}" if row.reason else row.state, longest=400),
             ]
         )
-    parts = [
-        f"<header><h1>Sweep {page.text(sweep_dir.resolve().name)}</h1><p class='note'>{page.text(_counts(rows))}</p></header>"
-    ]
+    title = f"Sweep {sweep_dir.resolve().name}"
+    parts = [f"<header><h1>{page.text(title)}</h1><p class='note'>{page.text(_counts(rows))}</p></header>"]
     if best:
         tiles = [("best trial", _link(best, sweep_dir))]
         tiles += [(_NAMES[n], _number(best.metrics.get(n), n)) for n in _SHOWN if n in best.metrics]
@@ -114,8 +114,8 @@ def html_of(rows: Sequence[Trial], sweep_dir: Path) -> str:
     parts += ["<section><h2>Trials, by valid MRR</h2>", page.table(header, cells), "</section>"]
     if shared:
         facts = [[page.label(key), page.text(value)] for key, value in shared.items()]
-        parts += ["<section><h2>What all trials share</h2>", page.table(["key", "value"], facts, kind="facts"), "</section>"]
-    return page.document(f"Sweep {sweep_dir.resolve().name}", parts)
+        parts += ["<section><h2>What all trials share</h2>", page.table(["key", "value"], facts, "facts"), "</section>"]
+    return page.document(title, parts)
 
 
 def _table(rows: Sequence[Trial], sweep_dir: Path, plain: bool) -> Table:
