@@ -16,6 +16,7 @@ from omegaconf import DictConfig
 
 from kgc.errors import Alert, UserError
 from kgc.paths import config_dir
+from kgc.sweeps.labels import agents_sweep, label
 from kgc.text import printable
 
 
@@ -65,6 +66,8 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         words = list(hydra_cfg.overrides.task)
         if hydra_cfg.mode is RunMode.MULTIRUN:
             return _trial(name, task, cfg)
+        if sweep := agents_sweep():
+            label(cfg, sweep, _tags(hydra_cfg))
         try:
             return task(cfg, run_dir, words)
         except Exception as error:  # reported below, past Hydra's own report
@@ -79,7 +82,7 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         run()
     except KeyboardInterrupt:
         _end_sweep(began)
-        sys.exit(130)
+        sys.exit(0 if agents_sweep() else 130)  # W&B's agent stops hopeless trials, which is no failure of theirs
     except Exception as error:  # a word that Hydra could not make sense of, or a folder that it could not make
         _end_sweep(began)
         print(f"error: {printable(find_mistake(error) or _config_message(error))}", file=sys.stderr)
@@ -107,10 +110,15 @@ def _trial(name: str, task: Callable[[DictConfig, Path, list[str]], Any], cfg: D
 
         of_study = StudyTrial.of(hydra_cfg.sweeper)
         task, place = partial(task, trial=of_study), replace(place, number=of_study.number)
-    trial = run_trial(task, cfg, place, sweep_dir, reasons=mistake_of, resumable=name == "train")
+    trial = run_trial(task, cfg, place, sweep_dir, tags=_tags(hydra_cfg), reasons=mistake_of, resumable=name == "train")
     if of_study:
         of_study.tell(trial)
     return trial.metrics.get("valid/mrr") if trial.status == "finished" else None
+
+
+def _tags(hydra_cfg: DictConfig) -> list[str | None]:
+    """The choices by which people look for a trial."""
+    return [hydra_cfg.runtime.choices.get(group) for group in ("model", "dataset", "sampler")]
 
 
 def _end_sweep(began: float) -> int:

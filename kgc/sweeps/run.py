@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from omegaconf import DictConfig, open_dict
 
 from kgc.errors import Alert, Pruned
 from kgc.sweeps import records
+from kgc.sweeps.labels import label
 from kgc.sweeps.records import Trial
 from kgc.sweeps.table import write_tables
 from kgc.text import printable
@@ -24,6 +25,7 @@ def run_trial(
     place: Trial,
     sweep_dir: Path,
     *,
+    tags: Sequence[str | None],
     reasons: Callable[[Exception], str | None],
     resumable: bool,
 ) -> Trial:
@@ -37,7 +39,8 @@ def run_trial(
         task: what `train.py` or `evaluate.py` runs, called with the config, the folder and the words.
         cfg: the trial's config.
         place: its number, its words and the folder that it shall have.
-        sweep_dir: the sweep's folder.
+        sweep_dir: the sweep's folder, by whose name W&B groups the trials.
+        tags: of the trial at W&B.
         reasons: a user's mistake as one line, None for a fault of ours.
         resumable: the task can go on from `last.ckpt`, and its result need not be computed twice.
 
@@ -57,6 +60,7 @@ def run_trial(
             print(printable(f"{name}: {before.status} already, in {folder}"), flush=True)
             return before
         print(printable(name), flush=True)
+        label(cfg, sweep_dir.name, tags)
         resumed = resumable and before is not None and _prepare(cfg, before)
         records.write(folder, trial)
         words = [] if resumed else list(trial.words)  # a resumed trial's are those of its checkpoint
