@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-import traceback
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
-from kgc.cluster import in_submitit
 from kgc.errors import Alert, UserError
 from kgc.paths import config_dir
+from kgc.sweeps.labels import agents_sweep, label
 from kgc.text import printable
 
 
@@ -29,10 +30,10 @@ def evaluate() -> None:
     _main("evaluate", _evaluate)
 
 
-def _train(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
+def _train(cfg: DictConfig, run_dir: Path, overrides: list[str], **trial: Any) -> Any:
     from kgc.tasks.train import train
 
-    return train(cfg, run_dir, overrides)
+    return train(cfg, run_dir, overrides, **trial)
 
 
 def _evaluate(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
@@ -43,21 +44,6 @@ def _evaluate(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
 
 # A word of the command line that gives a secret.
 _SECRET = re.compile(r"[+]*([\w/@]+[.])*\w*(api_?key|token|secret|password|passwd)=", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A run of a sweep, or the only one.
-
-    Args:
-        number: its place in the sweep; None outside of one.
-        words: of its command line.
-        error: what ended it.
-    """
-
-    number: int | None
-    words: tuple[str, ...]
-    error: Exception | None = None
 
 
 def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None:
@@ -84,71 +70,121 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         for key, _, value in [word.partition("=")]
     ]
 
-    trials: list[Trial] = []
+    failures: list[Exception] = []  # of the only run
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)
     def run(cfg: DictConfig) -> Any:
         hydra_cfg = HydraConfig.get()
         run_dir = Path(hydra_cfg.runtime.output_dir)
-        words = tuple(hydra_cfg.overrides.task)
-        number = hydra_cfg.job.num if hydra_cfg.mode is RunMode.MULTIRUN else None
+        words = list(hydra_cfg.overrides.task)
+        if hydra_cfg.mode is RunMode.MULTIRUN:
+            return _trial(name, task, cfg)
+        if sweep := agents_sweep():
+            label(cfg, sweep, _tags(hydra_cfg))
         try:
-            result = task(cfg, run_dir, list(words))
-            trials.append(Trial(number, words))
-            return result
-        except Exception as error:  # reported below, past Hydra's own report; the trials after it still run
-            if in_submitit():
-                raise  # a job of its own: Hydra takes the error to the process that started the sweep
-            trials.append(Trial(number, words, error))
-            if number is not None:
-                print(f"trial {number} failed: {_mistake(error) or f'{type(error).__name__}: {error}'}", flush=True)
+            return task(cfg, run_dir, words)
+        except Exception as error:  # reported below, past Hydra's own report
+            failures.append(error)
             if run_dir.exists() and not any(run_dir.iterdir()):
                 run_dir.rmdir()
             return None
 
+    began = time.time()
+    HydraConfig.instance().cfg = None
     try:
         run()
     except KeyboardInterrupt:
-        _report(trials)
-        sys.exit(130)
+        _end_sweep(began)
+        sys.exit(0 if agents_sweep() else 130)  # W&B's agent stops hopeless trials, which is no failure of theirs
     except Exception as error:  # a word that Hydra could not make sense of, or a folder that it could not make
+        _end_sweep(began)
         print(f"error: {printable(find_mistake(error) or _config_message(error))}", file=sys.stderr)
         sys.exit(2)
-    code = _report(trials)
+    code = _end_sweep(began) or next(map(_report, failures), 0)
     if code:
         sys.exit(code)
 
 
-def _report(trials: list[Trial]) -> int:
-    """Says on stderr what ended each failed trial; the exit code: 0, 3 for alerts, 2 for the user's mistakes, 1 if
-    others are there.
+def _trial(name: str, task: Callable[[DictConfig, Path, list[str]], Any], cfg: DictConfig) -> float | None:
+    """A trial of a sweep, in whatever process its launcher started for it; returns the valid MRR, for sweepers."""
+    from hydra.core.hydra_config import HydraConfig
 
-    A trial is named by its number and the words that not all trials have. A fault of ours is raised, with its
-    traceback, where it is the only run.
+    from kgc.sweeps.records import Trial
+    from kgc.sweeps.run import run_trial
+
+    hydra_cfg = HydraConfig.get()
+    place = Trial(
+        number=hydra_cfg.job.num, words=tuple(hydra_cfg.overrides.task), folder=Path(hydra_cfg.runtime.output_dir)
+    )
+    sweep_dir = Path(hydra_cfg.sweep.dir).absolute()
+    of_study = None
+    if hydra_cfg.sweeper.get("trial") is not None:
+        from kgc.sweeps.study import StudyTrial
+
+        of_study = StudyTrial.of(hydra_cfg.sweeper)
+        task, place = partial(task, trial=of_study), replace(place, number=of_study.number)
+    trial = run_trial(task, cfg, place, sweep_dir, tags=_tags(hydra_cfg), reasons=mistake_of, resumable=name == "train")
+    if of_study:
+        of_study.tell(trial)
+    return trial.metrics.get("valid/mrr") if trial.status == "finished" else None
+
+
+def _tags(hydra_cfg: DictConfig) -> list[str | None]:
+    """The choices by which people look for a trial."""
+    return [hydra_cfg.runtime.choices.get(group) for group in ("model", "dataset", "sampler")]
+
+
+def _end_sweep(began: float) -> int:
+    """Shows the table of the sweep that this command was, and on stderr what ended each failed trial.
+
+    A trial is named by its number and the words that not all trials have.
+
+    Args:
+        began: when the command was started; trials that an earlier start left are in the table, and not reported.
+
+    Returns:
+        The exit code: 0, 3 for alerts, 2 for the user's mistakes, 1 if others are there.
     """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    cfg = HydraConfig.instance().cfg
+    if cfg is None or cfg.hydra.mode is not RunMode.MULTIRUN:
+        return 0
+    from kgc.sweeps.table import show, write_tables
+
+    sweep_dir = Path(cfg.hydra.sweep.dir).absolute()
+    rows = write_tables(sweep_dir)
+    if not rows:
+        return 0
+    show(rows, sweep_dir)
     code = 0
-    shared = set.intersection(*(set(trial.words) for trial in trials)) if trials else set()
-    for trial in trials:
-        if trial.error is None:
+    shared = set.intersection(*(set(row.words) for row in rows))
+    for row in sorted(rows, key=lambda row: (row.number is None, row.number)):
+        if row.code == 0 or row.ended < began:
             continue
-        if isinstance(trial.error, Alert):
-            print(f"alert: {printable(str(trial.error))}", file=sys.stderr)
-            code = code or 3
-            continue
-        mistake = _mistake(trial.error)
-        if mistake is None and trial.number is None:
-            raise trial.error
-        if mistake is None:
-            traceback.print_exception(trial.error)
-        own = " ".join(word for word in trial.words if word not in shared)
-        where = "" if trial.number is None else f"trial {trial.number}{f' ({own})' if own else ''}: "
-        said = mistake or f"{type(trial.error).__name__}: {trial.error}"
-        print(f"error: {printable(f'{where}{said}')}", file=sys.stderr)
-        code = 1 if mistake is None or code == 1 else 2
+        print(row.trace, end="", file=sys.stderr)
+        own = " ".join(word for word in row.words if word not in shared)
+        kind, number = "alert" if row.code == 3 else "error", "" if row.number is None else f" {row.number}"
+        print(printable(f"{kind}: trial{number}{f' ({own})' if own else ''}: {row.reason}"), file=sys.stderr)
+        code = {3: code or 3, 2: code if code == 1 else 2}.get(row.code, 1)
     return code
 
 
-def _mistake(error: Exception) -> str | None:
+def _report(error: Exception) -> int:
+    """Says on stderr what ended the only run, and returns the exit code; a fault of ours is raised, with its
+    traceback."""
+    if isinstance(error, Alert):
+        print(f"alert: {printable(str(error))}", file=sys.stderr)
+        return 3
+    mistake = mistake_of(error)
+    if mistake is None:
+        raise error
+    print(f"error: {printable(mistake)}", file=sys.stderr)
+    return 2
+
+
+def mistake_of(error: Exception) -> str | None:
     """What the user can mend, on one line; None for a fault of ours."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException

@@ -120,11 +120,25 @@ def no_logger(save_dir: str | Path, name: str | None = None) -> list[Logger]:
 def log_config(loggers: Sequence[Logger], config: dict[str, Any]) -> None:
     """Writes the resolved config to every logger.
 
+    A trial of W&B's agent has the sweep's parameters in its config already, locked, under names such as `model` and
+    `optimizer.lr`. The rest joins them under dotted names, which is how W&B shows nested ones.
+
     Args:
         config: plain nested containers (`OmegaConf.to_container(cfg, resolve=True)`).
     """
     for logger in loggers:
-        logger.log_hyperparams(config)
+        if isinstance(logger, WandbLogger) and getattr(logger.experiment, "sweep_id", None):
+            own = logger.experiment.config
+            own.update({key: value for key, value in _dotted(config).items() if key not in own.keys()})  # noqa: SIM118
+        else:
+            logger.log_hyperparams(config)
+
+
+def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Leaves by dotted key; lists and empty mappings are leaves."""
+    if not isinstance(node, dict) or not node:
+        return {prefix: node}
+    return {k: v for name, child in node.items() for k, v in _dotted(child, f"{prefix}.{name}".lstrip(".")).items()}
 
 
 @rank_zero_only

@@ -28,7 +28,12 @@ PROMISED = {
 }
 KEYS = ["seed", "trainer.max_epochs", "model.dim", "sampler.num_negatives", "optimizer.lr", "checkpoint"]
 
-FILES = sorted(path for path in config_dir().rglob("*.yaml") if path.parent != config_dir())
+# Those of Hydra's own groups, and the sweeps that are W&B's, have tests of their own.
+FILES = sorted(
+    path
+    for path in config_dir().rglob("*.yaml")
+    if path.relative_to(config_dir()).parts[0] not in (path.name, "hydra", "sweep")
+)
 
 
 def composed(name: str, *words: str) -> DictConfig:

@@ -32,6 +32,7 @@ LAYERS: list[list[set[str]]] = [
         {"strategy"},
         {"report", "annotated", "summary", "page", "plots"},
     ],
+    [{"sweeps"}],
     [{"tasks"}],
     [{"cli"}],
 ]

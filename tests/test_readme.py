@@ -34,7 +34,8 @@ def test_the_two_set_up_commands_stand_first():
 
 
 def first_choice(word: str) -> str:
-    """Of a sweep's `key=a,b` the first; a list in brackets stays whole."""
+    """Of a sweep's `key=a,b` the first, of an interval its lower end; a list in brackets stays whole."""
+    word = re.sub(r"=.*interval\(([^,]*),.*", r"=\1", word)
     return re.sub(r",(?![^\[]*\]).*", "", word)
 
 

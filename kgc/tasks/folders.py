@@ -25,16 +25,17 @@ class OwnFolder(Callback):
         self._make(config, "hydra.sweep.dir")
 
     def _make(self, config: DictConfig, key: str) -> None:
+        HydraConfig.instance().set_config(config)  # names hold choices of groups, and it says where a sweep is
         words = config.hydra.overrides.hydra
         if any(word.lstrip("+").startswith(f"{key}=") for word in words):
             return
         if "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ:
             return
-        HydraConfig.instance().set_config(config)  # names hold choices of groups; Hydra sets it later, again
         folder = made(Path(str(OmegaConf.select(config, key))))
         with read_write(config.hydra), open_dict(config.hydra):
             OmegaConf.update(config, key, str(folder))
             words.append(f"{key}='{folder}'")  # trials of a sweep are composed anew
+        HydraConfig.instance().set_config(config)
 
 
 def made(wanted: Path) -> Path:

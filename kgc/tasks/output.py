@@ -19,11 +19,13 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
 from kgc import annotated, tracking
+from kgc.callbacks import Interrupted
 from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
-from kgc.errors import UserError
+from kgc.errors import Pruned, UserError
 from kgc.report import breakdown_by_relation, metrics_table, ranked_parts, write_report
 from kgc.summary import plain_table, write_page
+from kgc.sweeps.labels import agents_sweep
 from kgc.tasks.build import call
 
 
@@ -81,7 +83,9 @@ class Session:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, UserError):
             self.terminal.note(f"error: {error}")
-        tracking.finish(self.loggers, failed=error is not None)
+        # A trial that a sweep ends because it is hopeless did not fail; W&B's agent ends them by a signal.
+        ended = isinstance(error, Pruned) or (isinstance(error, Interrupted) and agents_sweep() is not None)
+        tracking.finish(self.loggers, failed=error is not None and not ended)
         self._capture.__exit__(kind, error, trace)
         self.terminal.close()
         if self._claim is not None:

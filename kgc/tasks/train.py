@@ -18,10 +18,11 @@ from kgc.console import ProgressLine
 from kgc.data.batches import data_place
 from kgc.data.datamodule import KGDataModule
 from kgc.engine.compiled import compile_training
-from kgc.errors import UserError
+from kgc.errors import Pruned, UserError
 from kgc.module import KGEModule
 from kgc.ranking import NonFiniteScore, planned
 from kgc.runtime import prepare_process
+from kgc.sweeps.study import PruneHopeless, StudyTrial
 from kgc.tasks.build import (
     build_graph,
     build_trainer,
@@ -45,7 +46,9 @@ from kgc.tasks.split_ranks import QUERIES_A_STEP, describe_nonfinite, rank_split
 from kgc.tasks.storage import check_room, check_writable, one_line_for_files
 
 
-def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) -> dict[str, float] | None:
+def train(
+    cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None, trial: StudyTrial | None = None
+) -> dict[str, float] | None:
     """Trains the model of a config and measures it.
 
     Args:
@@ -53,12 +56,14 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
         run_dir: the run's folder; made if missing. A resumed run goes on in its own folder unless
             `hydra.run.dir` was given.
         overrides: the command line's `key=value` words, which override the config of a checkpoint that is resumed.
+        trial: of a study, which is told the valid MRR and may end a hopeless run.
 
     Returns:
         The content of `metrics.json`; None after a clean stop by a signal.
 
     Raises:
         UserError: a mistake in the config or the data.
+        Pruned: the study ended the run.
     """
     overrides = overrides or []
     last = run_dir / "checkpoints" / "last.ckpt"
@@ -95,30 +100,41 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
             cfg.annotations[name] = str(Path(str(path)).expanduser().resolve())
     config = OmegaConf.to_container(cfg, resolve=True)
     words = config_words(overrides)
-    arguments = (config, words, str(run_dir), str(resume.path) if resume else None, notes)
+    arguments = (config, words, str(run_dir), str(resume.path) if resume else None, notes, trial)
     processes = processes_wanted(cfg)
     metrics = launch(run, processes, *arguments) if processes > 1 else run(*arguments)
     if metrics is None:
         raise KeyboardInterrupt
+    if isinstance(metrics, Pruned):
+        raise metrics
     return metrics
 
 
 def run(
-    config: dict[str, Any], words: list[str], folder: str, resume: str | None, notes: list[str]
-) -> dict[str, float] | None:
-    """One process of a run: data, model, training, test, files. Returns what `train` returns."""
+    config: dict[str, Any],
+    words: list[str],
+    folder: str,
+    resume: str | None,
+    notes: list[str],
+    trial: StudyTrial | None = None,
+) -> dict[str, float] | Pruned | None:
+    """One process of a run: data, model, training, test, files. Returns what `train` returns, or why it was pruned."""
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
     try:
         with one_line_for_files(run_dir), Session(run_dir, "train.log") as session:
             for note in notes:
                 session.terminal.say(note)
-            return fit_and_test(cfg, words, resume, session)
+            return fit_and_test(cfg, words, resume, session, trial)
     except Interrupted:
         return None
+    except Pruned as error:  # not raised here: it may be another process that waits for it
+        return error
 
 
-def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session: Session) -> dict[str, float]:
+def fit_and_test(
+    cfg: DictConfig, words: list[str], resume: str | None, session: Session, trial: StudyTrial | None = None
+) -> dict[str, float]:
     """Trains, restores the best weights, ranks valid and test, and writes the run's files."""
     run_dir, terminal = session.run_dir, session.terminal
     checkpoint = read_checkpoint(resume, cfg.trust) if resume else None
@@ -156,6 +172,8 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop]
     if len(graph.valid) and cfg.trainer.patience is not None:
         callbacks.append(Patience(cfg.trainer.patience))
+    if trial is not None:
+        callbacks.append(PruneHopeless(trial))
     trainer = build_trainer(
         cfg,
         run_dir,
@@ -222,6 +240,9 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
         terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
         if trainer.is_global_zero and in_job() and cfg.trainer.requeue:
             terminal.say(requeue(stop.number or signal.SIGUSR1, stop.before))
+        raise
+    except Pruned as error:
+        terminal.say(f"pruned     {error}")
         raise
     epochs = len(module.history)
     module.objective = objective = None  # its triples and index are not needed again
