@@ -68,6 +68,7 @@ class Checkpoints(Checkpoint):
         self.best_epoch = -1
         self._saved: float | None = None  # when `last.ckpt` was written by this process
         self._since = self._cost = 0.0
+        self.seconds = 0.0  # spent on writing
 
     @property
     def best(self) -> Path:
@@ -119,6 +120,7 @@ class Checkpoints(Checkpoint):
             part.unlink(missing_ok=True)
             raise UserError(self._not_written(path, error)) from error
         trainer.strategy.barrier()
+        self.seconds += self.clock() - began
         if path == self.last:
             self._saved = self._since = self.clock()
             self._cost = self._saved - began

@@ -23,7 +23,14 @@ LAYERS: list[list[set[str]]] = [
         {"metrics"},
         {"foreign", "vectors"},
     ],
-    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"report", "summary", "page", "plots"}],
+    [
+        {"module"},
+        {"callbacks"},
+        {"console"},
+        {"telemetry"},
+        {"runtime"},
+        {"tracking", "dashboard", "report", "sections", "summary", "page", "plots"},
+    ],
     [{"tasks"}],
     [{"cli"}],
 ]

@@ -37,7 +37,7 @@ def compare(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """
     _check(cfg)
     names = [str(name) for name in cfg.compare.runs]
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         frames = [_ranks(name) for name in names]
         session.start_logging(cfg)
         hits, resamples = list(cfg.ranking.hits), cfg.compare.resamples

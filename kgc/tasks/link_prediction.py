@@ -49,10 +49,11 @@ def run(config: dict, folder: str) -> dict[str, float]:
     """One process of an evaluation."""
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
-    with one_line_for_files(run_dir), Session(run_dir, "evaluate.log") as session:
+    with one_line_for_files(run_dir), Session(run_dir, "evaluate.log", cfg.quiet) as session:
         terminal = session.terminal
         prepare_process()
-        graph, model, cfg = load(cfg, terminal)
+        with session.phase("data"):
+            graph, model, cfg = load(cfg, terminal)
         terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
         whole = split_triples(graph, cfg.split)
         sample = None
@@ -64,7 +65,7 @@ def run(config: dict, folder: str) -> dict[str, float]:
                 f"sample     {len(sample):,} of {len(whole):,} {cfg.split} triples, seed {cfg.seed}: the metrics are "
                 f"estimates and stand under {cfg.split}/sampled/"
             )
-        session.start_logging(cfg)
+        session.start_logging(cfg, graph)
         trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
         module = KGEModule(model, graph, **ranking_arguments(cfg))
         queries = 2 * len(whole if sample is None else sample) // trainer.world_size
@@ -76,11 +77,12 @@ def run(config: dict, folder: str) -> dict[str, float]:
                 title = f"{type(model).__name__} on {graph.name}, one list a question"
                 write_answers(cfg, title, metrics, session, {"per_query": lists}, run_facts(graph))
             return metrics
-        metrics, ranks = rank_split(module, trainer, data, cfg.split, sample)
+        with session.phase("test"):
+            metrics, ranks = rank_split(module, trainer, data, cfg.split, sample)
         if cfg.bootstrap is not None and sample is None:
             metrics |= bootstrap_metrics(ranks, cfg.split, module.hits, cfg.bootstrap, cfg.seed)
         if trainer.is_global_zero:
-            write_run(cfg, graph, metrics, ranks, [], session)
+            write_run(cfg, module, metrics, ranks, session)
         return metrics
 
 

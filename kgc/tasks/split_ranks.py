@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 import numpy as np
@@ -45,8 +46,8 @@ def rank_split(
 
     Returns:
         Metrics under `SPLIT/…` with `SPLIT/num_unseen` (queries of triples with an entity or relation never seen in
-        train) and `SPLIT/seconds`, and the rows of `ranks.parquet`. The same on every process. Those of a sample stand
-        under `SPLIT/sampled/…`, with the intervals of `kgc.metrics.intervals`, `num_triples` and `split_triples`.
+        train), `SPLIT/seconds` and the intervals of `kgc.metrics.intervals`, and the rows of `ranks.parquet`. The same
+        on every process. Those of a sample stand under `SPLIT/sampled/…`, with `num_triples` and `split_triples`.
 
     Raises:
         UserError: the split is empty, or a right answer has a non-finite score.
@@ -58,8 +59,9 @@ def rank_split(
     began = time.perf_counter()
     counts = rank_triples(module, trainer, data, split, triples)
     metrics = module.ranks.compute() | breakdowns(graph, triples, counts, module.hits)
+    # The whole split is a sample too, of the triples that there might be.
+    metrics |= sample_intervals(counts, math.inf if sample is None else len(whole), module.hits)
     if sample is not None:
-        metrics |= sample_intervals(counts, len(whole), module.hits)
         metrics |= {"num_triples": len(triples), "split_triples": len(whole)}
     metrics["num_unseen"] = 2 * int(unseen_mask(graph, triples).sum())
     metrics["seconds"] = time.perf_counter() - began
