@@ -132,8 +132,9 @@ thead th { color: var(--soft); font-size: .825rem; white-space: nowrap; }
 .relations td { white-space: nowrap; width: 1%; }
 .bar { display: inline-block; width: 6rem; height: .5em; margin-right: .8rem; background: linear-gradient(var(--tail),
   var(--tail)) no-repeat left / calc(var(--share) * 100%) 100%, var(--tint); }
-.answers td, .answers th { overflow-wrap: anywhere; min-width: 6rem; }
-.answers .rank { min-width: 0; }
+.answers tbody th, .answers td:last-child { overflow-wrap: anywhere; min-width: 7rem; }
+.answers td { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.answers td:last-child { white-space: normal; }
 .facts thead { display: none; }
 .facts th { color: var(--soft); white-space: nowrap; }
 .facts td { overflow-wrap: anywhere; min-width: 14rem; padding-right: 0; }

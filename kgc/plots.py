@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 _WIDTH, _HEIGHT = 440, 280  # units of the viewBox; about pixels on a desktop, four fifths of them on a phone
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 10, 14, 46  # margins around the axes
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 18, 18, 46  # margins around the axes
 _TEXT = 13  # height of letters
 # Of a series without a colour of its own, by its place. Dashes tell series apart where colours do not.
 _COLOURS = ("var(--tail)", "var(--head)", "var(--third)", "var(--fourth)")
@@ -30,7 +30,8 @@ def line_chart(x: np.ndarray, y: np.ndarray, *, x_label: str, y_label: str, alt:
         alt: what a reader who cannot see the picture should know.
         best: index of the point to mark, None for none.
     """
-    axes = _Axes(_linear(x.min(), x.max()), _linear(y.min(), y.max()), x_label, y_label)
+    whole = bool((x == np.rint(x)).all())
+    axes = _Axes(_linear(x.min(), x.max(), whole=whole), _linear(y.min(), y.max()), x_label, y_label)
     axes.line(x, y, 0)
     if len(x) == 1:
         axes.dot(x[0], y[0], 0)
@@ -66,7 +67,7 @@ def doubling_histogram(series: Mapping[str, np.ndarray], *, x_label: str, y_labe
     for place, (name, share) in enumerate(shares.items()):
         left = np.arange(bins) + 0.08 + place * width
         axes.bars(left, left + width, share, _style(name, place))
-    return axes.svg(alt, list(series), "right")
+    return axes.svg(alt, list(series), "right", bars=True)
 
 
 def hits_curve(ranks: Mapping[str, np.ndarray], *, alt: str) -> str:
@@ -114,7 +115,7 @@ def grouped_bars(
         heights = np.array([group[name] for group in values.values() if name in group])
         left = np.array(groups) + 0.1 + place * width
         axes.bars(left, left + width * 0.94, heights, _style(name, place), [f"{value:.2f}" for value in heights])
-    return axes.svg(alt, series, "top")
+    return axes.svg(alt, series, "top", bars=True)
 
 
 class _Scale:
@@ -127,16 +128,18 @@ class _Scale:
         return start + (np.asarray(values, dtype=np.float64) - self.low) / (self.high - self.low) * (end - start)
 
 
-def _linear(low: float, high: float, percent: bool = False) -> _Scale:
-    """Some round numbers that hold the range from `low` to `high`."""
+def _linear(low: float, high: float, percent: bool = False, whole: bool = False) -> _Scale:
+    """Some round numbers that hold the range from `low` to `high`, `whole` ones or shares as percentages."""
     low, high = float(low), float(high)
     if high <= low:
-        low, high = low - max(abs(low), 1) / 10, low + max(abs(low), 1) / 10
+        margin = 1 if whole else max(abs(low), 1) / 10
+        low, high = low - margin, low + margin
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999) * power
+    step = max(1.0, np.ceil(step)) if whole else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    digits = max(0, -math.floor(math.log10(step)) + (step / power == 2.5))
+    digits = 0 if whole else max(0, -math.floor(math.log10(step)) + (step / power == 2.5))
     ticks = {}
     for number in range(first, last + 1):
         value = number * step
@@ -193,29 +196,29 @@ class _Axes:
             if labels:
                 self._text((a + b) / 2, top - 4, labels[index], "middle")
 
-    def svg(self, alt: str, series: Sequence[str] = (), legend: str = "right") -> str:
-        """The element, with a legend if there are several series."""
+    def svg(self, alt: str, series: Sequence[str] = (), legend: str = "right", bars: bool = False) -> str:
+        """The element, with a legend if there are several series, of lines or of bars."""
         if len(series) > 1:
-            self._legend(series, legend)
+            self._legend(series, legend, bars)
         body = "\n".join(self.parts)
         return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(alt)}">\n{body}\n</svg>'
 
-    def _legend(self, series: Sequence[str], where: str) -> None:
+    def _legend(self, series: Sequence[str], where: str, bars: bool) -> None:
         if where == "top":  # in one line above the axes
             x = float(_LEFT)
             for place, name in enumerate(series):
-                self._key(x, 2.0, name, _style(name, place))
+                self._key(x, 0.0, name, _style(name, place), bars)
                 x += 34 + 7.5 * len(name)
             return
         longest = max(min(len(name), _LONGEST) for name in series)
         x = _WIDTH - _RIGHT - 28 - 7.2 * longest
         y = _TOP + 4 if where == "right" else _HEIGHT - _BOTTOM - 10 - 18 * len(series)
         for place, name in enumerate(series):
-            self._key(x, y + 18 * place, name, _style(name, place))
+            self._key(x, y + 18 * place, name, _style(name, place), bars)
 
-    def _key(self, x: float, y: float, name: str, style: int) -> None:
-        dash = f";stroke-dasharray:{_DASHES[style]}" if _DASHES[style] else ""
-        colour = f"stroke-width:3;stroke:{_COLOURS[style]}{dash}"
+    def _key(self, x: float, y: float, name: str, style: int, bars: bool) -> None:
+        dash = f";stroke-dasharray:{_DASHES[style]}" if _DASHES[style] and not bars else ""
+        colour = f"stroke-width:{9 if bars else 2};stroke:{_COLOURS[style]}{dash}"
         self.parts.append(f'<path d="M{x:.1f} {y + 5:.1f}h20" style="{colour}"/>')
         self._text(x + 26, y + 9, name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}", "start")
 

@@ -16,8 +16,8 @@ from kgc import page, sections
 # Rows of the table of metrics: their keys, with the column in braces, and their names.
 _ROWS = {
     "{}": "both sides",
-    "{}_low": "95 % interval, low",  # of what the whole split would give
-    "{}_high": "95 % interval, high",
+    "{}_low": "95 %, from",  # of what all such triples would give
+    "{}_high": "95 %, to",
     "head/{}": "head",
     "tail/{}": "tail",
     "optimistic/{}": "optimistic",

@@ -156,7 +156,7 @@ def write_run(
     with session.phase("log"):
         dashboard.log_summary(
             session.loggers,
-            metrics | {f"time/{name}": value for name, value in session.seconds.items()},
+            metrics | {f"total/{name}": value for name, value in session.seconds.items()},
             ranks,
             {"by_relation": breakdown_by_relation(ranks), "by_category": category_table(metrics, parts[0])},
             split=parts[0],
