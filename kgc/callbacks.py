@@ -78,6 +78,7 @@ class Checkpoints(Checkpoint):
         self.best_epoch = -1
         self._saved: float | None = None  # when `last.ckpt` was written by this process
         self._since = self._cost = 0.0
+        self.seconds = 0.0  # spent on writing
 
     @property
     def best(self) -> Path:
@@ -132,6 +133,7 @@ class Checkpoints(Checkpoint):
             remove(part)
             raise UserError(self._not_written(path, error)) from error
         trainer.strategy.barrier()
+        self.seconds += self.clock() - began
         if path == self.last:
             self._saved = self._since = self.clock()
             self._cost = self._saved - began

@@ -39,7 +39,10 @@ _RECORDS = {
     },
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch.serialization": {"_get_layout"},
-    "torch": {"Size", *(str(kind).removeprefix("torch.") for kind in vars(torch).values() if type(kind) is torch.dtype)},
+    "torch": {
+        "Size",
+        *(str(kind).removeprefix("torch.") for kind in vars(torch).values() if type(kind) is torch.dtype),
+    },
 }
 
 

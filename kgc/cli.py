@@ -70,6 +70,13 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         for key, _, value in [word.partition("=")]
     ]
 
+    # Loggers have keys of the same names, which Hydra would mix: several stand in a config of their own.
+    sys.argv[1:] = [
+        part
+        for word in sys.argv[1:]
+        for part in (["logger=several", f"logger.use={word[7:]}"] if word.startswith("logger=[") else [word])
+    ]
+
     failures: list[Exception] = []  # of the only run
 
     @hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=name)

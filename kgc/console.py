@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
@@ -19,33 +20,40 @@ from kgc.text import printable
 
 _LOG_WIDTH = 120
 _SECONDS_A_LINE = 10.0
+_SECONDS_A_TURN = 0.25  # of the bar inside an epoch
+_SECONDS_IN_AN_EPOCH = 60.0  # from one plain line to the next
 
 
 class Terminal:
     """Prints to stdout and to a log file. Everything is silent on processes other than the first.
 
+    Colours and bars are for terminals only, and colours only where `NO_COLOR` is not set.
+
     Args:
         path: the log file, appended to; None keeps none.
         active: False prints nothing.
+        quiet: True prints warnings only; the log file has everything all the same.
     """
 
-    def __init__(self, path: Path | None = None, active: bool = True):
+    def __init__(self, path: Path | None = None, active: bool = True, quiet: bool = False):
+        self.quiet = quiet
         self.screen = Console(quiet=not active, highlight=False, soft_wrap=True)
         self.log_file = path.open("a", encoding="utf-8") if path and active else None
         self._log = Console(file=self.log_file, width=_LOG_WIDTH, color_system=None, highlight=False, soft_wrap=True)
 
     @property
     def interactive(self) -> bool:
-        return self.screen.is_terminal and not self.screen.quiet
+        on = not (self.screen.quiet or self.quiet)
+        return on and self.screen.is_terminal and not self.screen.is_dumb_terminal
 
     def say(self, what: RenderableType) -> None:
         """Shows a line or a table. Square brackets in labels are no markup, and escape codes in them are taken out."""
         if isinstance(what, str):
             what = printable(what)
-        for console in (self.screen, self._log):
-            if console is self._log and self.log_file is None:
-                continue
-            console.print(what, markup=False)
+        if not self.quiet or (isinstance(what, str) and what.startswith("warning: ")):
+            self.screen.print(what, markup=False)
+        if self.log_file is not None:
+            self._log.print(what, markup=False)
         if self.log_file:
             self.log_file.flush()
 
@@ -97,9 +105,9 @@ class _Lines(logging.Handler):
 
 
 class ProgressLine(Checkpoint):
-    """One bar over all epochs with loss, valid MRR and its best, examples per second and time left, and one over the
+    """One bar over all epochs with loss, valid MRR and its best, triples per second and time left, and one over the
     queries of a test with queries per second and time left. When the output is no terminal: plain lines, one a
-    validation, and one every ten seconds of a test.
+    validation and one every minute inside an epoch, and one every ten seconds of a test.
 
     Args:
         terminal: where it is shown.
@@ -113,10 +121,14 @@ class ProgressLine(Checkpoint):
         self._valid = ""
         self._bar: Progress | None = None
         self._began = self._said = 0.0
+        self._first = 0.0  # epochs done when this process began
+        self._words: list[str] = []
         self._ranked = self._own = self._all = 0
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         self.best = max([row.get("valid/mrr", 0.0) for row in module.history], default=0.0)
+        self._began = self._said = self.clock()
+        self._first = float(trainer.current_epoch)
         if self.terminal.interactive:
             self._bar = self._progress()
             self._task = self._bar.add_task(
@@ -125,17 +137,39 @@ class ProgressLine(Checkpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         row = module.history[-1]
+        self._said = self.clock()
         words = [f"loss {row['train/loss']:.4f}"]
         if "valid/mrr" in row:
             self.best = max(self.best, row["valid/mrr"])
             self._valid = f"valid MRR {row['valid/mrr']:.4f} (best {self.best:.4f})"
         words += [self._valid] if self._valid else []
-        words.append(f"{row['train/examples_per_second']:,.0f} examples/s")
-        status = "  ".join(words)
+        words.append(f"{row['train/triples_per_second']:,.0f} triples/s")
+        self._words = words
         if self._bar:
-            self._bar.update(self._task, completed=row["epoch"], status=status)
-        elif "valid/mrr" in row or row["epoch"] == trainer.max_epochs:
-            self.terminal.say(f"epoch {row['epoch']}/{trainer.max_epochs}  {status}")
+            self._bar.update(self._task, completed=row["epoch"], status="  ".join(words))
+        elif row["epoch"] == trainer.max_epochs:
+            self.terminal.say(f"epoch {row['epoch']}/{trainer.max_epochs}  {'  '.join(words)}")
+        elif "valid/mrr" in row:
+            self._say_epochs(row["epoch"], trainer.max_epochs)
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *arguments: Any) -> None:
+        now = self.clock()
+        if now - self._said < (_SECONDS_A_TURN if self._bar else _SECONDS_IN_AN_EPOCH):
+            return
+        self._said = now
+        done = trainer.current_epoch + (arguments[-1] + 1) / len(trainer.train_dataloader)
+        if self._bar:
+            self._bar.update(self._task, completed=done)
+        elif done < trainer.current_epoch + 1:
+            self._say_epochs(done, trainer.max_epochs)
+
+    def _say_epochs(self, done: float, all_epochs: int) -> None:
+        """A plain line with the time left, if training goes on to the last epoch."""
+        pace = (self.clock() - self._began) / max(1e-9, done - self._first)
+        left = timedelta(seconds=round((all_epochs - done) * pace))
+        self.terminal.say(
+            "  ".join([f"epoch {done:.2f}".rstrip("0").rstrip(".") + f"/{all_epochs}", *self._words, f"{left} left"])
+        )
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
         self._close()

@@ -80,7 +80,9 @@ class KGEModule(LightningModule):
         self._examples = 0
         self._marked_examples = 0
         self._mark = self._began = self._seconds_before = 0.0
-        self._valid_mrr: float | None = None
+        self.loss = torch.zeros(())  # of the last batch, still on the device
+        self.valid: dict[str, float] | None = None  # the metrics of a validation in this epoch
+        self.phases = {"train": 0.0, "valid": 0.0}  # seconds of this epoch
         self._schedule: Any = None
         self._schedule_state: dict[str, Any] | None = None
         self._options: list[dict[str, Any]] = []  # of each parameter group, as the config has them
@@ -126,6 +128,7 @@ class KGEModule(LightningModule):
     def on_train_epoch_start(self) -> None:
         self._mark = time.perf_counter()
         self._marked_examples = self._examples
+        self.valid, self.phases["valid"] = None, 0.0
 
     def on_train_batch_start(self, batch: Tensor, batch_idx: int) -> None:
         # Dropout and negatives of a step depend on the step alone, not on how the run came to it.
@@ -142,7 +145,8 @@ class KGEModule(LightningModule):
         step = self.current_epoch * len(batches) + batch_idx
         with self.model.one_pass():
             loss = self.objective.loss(self.model, index, step, self._generator)
-        self._loss_sum = self._loss_sum + loss.detach().to(self._loss_sum) * len(index)
+        self.loss = loss.detach()
+        self._loss_sum = self._loss_sum + self.loss.to(self._loss_sum) * len(index)
         self._examples += len(index)
         if together == 1:
             return loss
@@ -191,22 +195,21 @@ class KGEModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         loss = float(self.all_gather(self._loss_sum.to(self.device)).mean()) / self._examples
-        seconds = time.perf_counter() - self._mark
-        rate = (self._examples - self._marked_examples) * data_place(self.trainer)[1] / seconds
+        self.phases["train"] = max(1e-9, time.perf_counter() - self._mark - self.phases["valid"])
+        rate = (self._examples - self._marked_examples) * data_place(self.trainer)[1] / self.phases["train"]
         row = {"epoch": self.current_epoch + 1, "train/loss": loss, "train/examples_per_second": rate}
+        row["train/triples_per_second"] = rate * len(self.graph.train) / self.trainer.train_dataloader.num_triples
         row["train/lr"] = self.optimizers().param_groups[0]["lr"]
-        self.log_dict({name: value for name, value in row.items() if name != "epoch"})
-        if self._valid_mrr is not None:
-            row["valid/mrr"] = self._valid_mrr
+        if self.valid is not None:
+            row["valid/mrr"] = self.valid["mrr"]
         self.history.append(row)
         if isinstance(self._schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            if self._valid_mrr is not None:
-                self._schedule.step(self._valid_mrr)
+            if self.valid is not None:
+                self._schedule.step(self.valid["mrr"])
         elif isinstance(self._schedule, torch.optim.lr_scheduler.LRScheduler):
             self._schedule.step()
         self._loss_sum = torch.zeros(())
         self._examples = 0
-        self._valid_mrr = None
 
     @property
     def seconds(self) -> float:
@@ -286,6 +289,7 @@ class KGEModule(LightningModule):
                     raise failure
 
     def on_validation_epoch_start(self) -> None:
+        self._valid_began = time.perf_counter()
         if self.trainer.world_size > 1:
             # Statistics of the last batch differ from process to process; those of the first are saved.
             for statistics in self.model.buffers():
@@ -297,9 +301,9 @@ class KGEModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.finish_ranking()
-        metrics = self.ranks.compute()
-        self._valid_mrr = metrics["mrr"]
-        self.log_dict({f"valid/{name}": value for name, value in metrics.items()})
+        self.valid = self.ranks.compute()
+        self.log("valid/mrr", self.valid["mrr"], logger=False)  # for early stopping
+        self.phases["valid"] += time.perf_counter() - self._valid_began
 
     def test_step(self, batch: tuple[Queries, Tensor, Tensor], batch_idx: int) -> None:
         self.rank_step(batch)

@@ -1,27 +1,25 @@
-"""The report's pictures: small inline SVGs that take their colours and type from the page around them.
+"""The reports' pictures: small inline SVGs that take their colours and type from the page around them.
 
-Each function draws one axes and returns an `<svg role="img" aria-label=…>` element, the same bytes for the same input.
-Matplotlib is imported inside, because it is slow to load and most callers of the package never draw.
+Each function draws one pair of axes and returns an `<svg role="img" aria-label=…>` element, the same bytes for the same
+input. A drawing library would take a second to load, more than all else that a report costs.
 """
 
 from __future__ import annotations
 
 import html
-import io
-import re
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# Stand-in colours that matplotlib draws with; `_to_svg` puts the page's own in their place, so that one picture
-# serves the light and the dark page.
-_INK, _GRID = "#010101", "#020202"
-_SERIES = {"tail": "#030303", "head": "#040404"}
-_CSS = {_INK: "currentColor", _GRID: "var(--line)", _SERIES["tail"]: "var(--tail)", _SERIES["head"]: "var(--head)"}
+_WIDTH, _HEIGHT = 440, 280  # units of the viewBox; about pixels on a desktop, four fifths of them on a phone
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 18, 18, 46  # margins around the axes
+_TEXT = 13  # height of letters
+# Of a series without a colour of its own, by its place. Dashes tell series apart where colours do not.
+_COLOURS = ("var(--tail)", "var(--head)", "var(--third)", "var(--fourth)")
+_DASHES = ("", "7 3", "2 3", "9 3 2 3")
+_OWN = {"tail": 0, "head": 1}
+_LONGEST = 28  # letters of a name in a legend
 
 
 def line_chart(x: np.ndarray, y: np.ndarray, *, x_label: str, y_label: str, alt: str, best: int | None = None) -> str:
@@ -32,113 +30,216 @@ def line_chart(x: np.ndarray, y: np.ndarray, *, x_label: str, y_label: str, alt:
         alt: what a reader who cannot see the picture should know.
         best: index of the point to mark, None for none.
     """
-    figure, axes = _new_axes(x_label, y_label)
-    axes.plot(x, y, color=_SERIES["tail"], linewidth=1.4, marker="o" if len(x) == 1 else None, markersize=4)
+    whole = bool((x == np.rint(x)).all())
+    axes = _Axes(_linear(x.min(), x.max(), whole=whole), _linear(y.min(), y.max()), x_label, y_label)
+    axes.line(x, y, 0)
+    if len(x) == 1:
+        axes.dot(x[0], y[0], 0)
     if best is not None:
-        axes.plot(x[best], y[best], color=_SERIES["head"], marker="o", markersize=5, linestyle="none")
-    return _to_svg(figure, alt)
+        axes.dot(x[best], y[best], 1)
+    return axes.svg(alt)
 
 
-def rank_histogram(ranks: dict[str, np.ndarray], *, alt: str) -> str:
+def rank_histogram(ranks: Mapping[str, np.ndarray], *, alt: str) -> str:
     """Share of queries whose rank falls in [1, 2), [2, 4), [4, 8), …, side by side for each series.
 
     Args:
-        ranks: realistic ranks [n] >= 1 by series, named `head` and `tail`.
+        ranks: realistic ranks [n] >= 1 by series, such as `head` and `tail`.
     """
     return doubling_histogram(ranks, x_label="rank (each bin doubles)", y_label="share of queries", alt=alt)
 
 
-def doubling_histogram(series: dict[str, np.ndarray], *, x_label: str, y_label: str, alt: str) -> str:
+def doubling_histogram(series: Mapping[str, np.ndarray], *, x_label: str, y_label: str, alt: str) -> str:
     """Share of values in [1, 2), [2, 4), [4, 8), …, side by side for each series.
 
     Bins of equal width on the logarithmic axis, and none between two whole numbers: no bin is empty by construction.
 
     Args:
-        series: values [n] >= 1 by series, named `head` and `tail`; n >= 1.
+        series: values [n] >= 1 by series; n >= 1.
     """
-    figure, axes = _new_axes(x_label, y_label)
     bins = 1 + int(np.log2(max(values.max() for values in series.values())))
     edges = 2.0 ** np.arange(bins + 1)
+    shares = {name: np.histogram(values, bins=edges)[0] / len(values) for name, values in series.items()}
+    ticks = {math.log2(edge): _count(edge) for edge in edges[:: 1 + bins // 8]}
+    top = max(float(share.max()) for share in shares.values())
+    axes = _Axes(_Scale(0, max(bins, 2), ticks), _linear(0, top, percent=True), x_label, y_label)
     width = 0.84 / len(series)
-    for position, (side, values) in enumerate(series.items()):
-        share = np.histogram(values, bins=edges)[0] / len(values)
-        left = 2.0 ** (np.arange(bins) + 0.08 + position * width)
-        axes.bar(left, share, width=left * (2**width - 1), align="edge", color=_SERIES[side], label=side, linewidth=0)
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(1, max(edges[-1], 4))
-    _log_ticks(axes, edges[:: 1 + bins // 8])
-    return _finish_shares(figure, axes, alt, location="upper right", one_series=len(series) == 1)
+    for place, (name, share) in enumerate(shares.items()):
+        left = np.arange(bins) + 0.08 + place * width
+        axes.bars(left, left + width, share, _style(name, place))
+    return axes.svg(alt, list(series), "right", bars=True)
 
 
-def hits_curve(ranks: dict[str, np.ndarray], *, alt: str) -> str:
+def hits_curve(ranks: Mapping[str, np.ndarray], *, alt: str) -> str:
     """Hits@K for every K: the share of queries whose realistic rank is at most K.
 
     Args:
-        ranks: realistic ranks [n] >= 1 by series, named `head` and `tail`.
+        ranks: realistic ranks [n] >= 1 by series, such as `head` and `tail`.
     """
-    figure, axes = _new_axes("K", "Hits@K")
     last = max(10.0, *(np.ceil(values.max()) for values in ranks.values()))
-    # About 160 whole K evenly spread on the logarithmic axis draw the same curve as a million would.
-    ks = np.unique(np.rint(np.geomspace(1, last, 160)))
-    for side, values in ranks.items():
-        hits = np.searchsorted(np.sort(values), ks, side="right") / len(values)
-        style = "-" if side == "tail" else (0, (4, 1.5))
-        axes.plot(ks, hits, color=_SERIES[side], label=side, linewidth=1.4, linestyle=style, drawstyle="steps-post")
-    axes.set_xscale("log")
-    axes.set_xlim(1, last)
-    decades = int(np.log10(last)) + 1
-    steps = (1, 3) if decades <= 4 else (1,)
-    _log_ticks(axes, [s * 10.0**d for d in range(decades) for s in steps if s * 10.0**d <= last])
-    return _finish_shares(figure, axes, alt, location="lower right", one_series=len(ranks) == 1)
+    decades = int(math.log10(last)) + 1
+    marks = [s * 10**d for d in range(decades) for s in ((1, 3) if decades <= 4 else (1,)) if s * 10**d <= last]
+    across = _Scale(0, math.log10(last), {math.log10(mark): _count(mark) for mark in marks})
+    axes = _Axes(across, _linear(0, 1, percent=True), "K", "Hits@K")
+    for place, (name, values) in enumerate(ranks.items()):
+        ks, hits = hits_at_all(values, last)
+        axes.line(np.log10(ks), hits, _style(name, place), steps=True)
+    return axes.svg(alt, list(ranks), "low")
 
 
-def _new_axes(x_label: str, y_label: str) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
+def hits_at_all(ranks: np.ndarray, last: float) -> tuple[np.ndarray, np.ndarray]:
+    """Hits@K at about 160 whole K from 1 to `last`, evenly spread on the logarithmic axis: the same curve as all K.
 
-    # The object interface: pyplot would hold every figure in global state and pick a screen backend.
-    figure = Figure(figsize=(4.4, 2.7), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_xlabel(x_label, fontsize=9, color=_INK)
-    axes.set_ylabel(y_label, fontsize=9, color=_INK)
-    axes.tick_params(labelsize=9, labelcolor=_INK, color=_GRID, length=3)
-    axes.grid(axis="y", color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    for name, spine in axes.spines.items():
-        spine.set_visible(name == "bottom")
-        spine.set_color(_GRID)
-    axes.locator_params(axis="both", nbins=6)
-    return figure, axes
+    Returns:
+        [n] K and [n] shares.
+    """
+    ks = np.unique(np.rint(np.geomspace(1, max(1.0, last), 160)))
+    return ks, np.searchsorted(np.sort(ranks), ks, side="right") / len(ranks)
 
 
-def _log_ticks(axes: Axes, ticks: np.ndarray | list[float]) -> None:
-    axes.set_xticks(ticks, [f"{tick:,.0f}" if tick < 10_000 else f"{tick / 1000:,.0f}k" for tick in ticks])
-    axes.minorticks_off()
+def grouped_bars(
+    values: Mapping[str, Mapping[str, float]], *, y_label: str, alt: str, notes: Mapping[str, str] | None = None
+) -> str:
+    """Bars in groups, each with its number above it; values from 0 to 1.
+
+    Args:
+        values: by group, then by series; a missing one leaves its place empty.
+        notes: a second line under the name of a group.
+    """
+    series = list(dict.fromkeys(name for group in values.values() for name in group))
+    ticks = {i + 0.5: group for i, group in enumerate(values)}
+    axes = _Axes(_Scale(0, len(values), ticks), _linear(0, 1), "", y_label, notes)
+    width = 0.8 / max(1, len(series))
+    for place, name in enumerate(series):
+        groups = [i for i, group in enumerate(values.values()) if name in group]
+        heights = np.array([group[name] for group in values.values() if name in group])
+        left = np.array(groups) + 0.1 + place * width
+        axes.bars(left, left + width * 0.94, heights, _style(name, place), [f"{value:.2f}" for value in heights])
+    return axes.svg(alt, series, "top", bars=True)
 
 
-def _finish_shares(figure: Figure, axes: Axes, alt: str, *, location: str, one_series: bool) -> str:
-    from matplotlib.ticker import PercentFormatter
+class _Scale:
+    """An axis from `low` to `high` with labels by position."""
 
-    axes.set_ylim(0, None if location == "upper right" else 1.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-    if not one_series:
-        axes.legend(loc=location, fontsize=9, frameon=False, labelcolor=_INK)
-    return _to_svg(figure, alt)
+    def __init__(self, low: float, high: float, ticks: Mapping[float, str]):
+        self.low, self.high, self.ticks = float(low), float(high), ticks
+
+    def place(self, values: np.ndarray | float, start: float, end: float) -> np.ndarray:
+        return start + (np.asarray(values, dtype=np.float64) - self.low) / (self.high - self.low) * (end - start)
 
 
-def _to_svg(figure: Figure, alt: str) -> str:
-    import matplotlib
+def _linear(low: float, high: float, percent: bool = False, whole: bool = False) -> _Scale:
+    """Some round numbers that hold the range from `low` to `high`, `whole` ones or shares as percentages."""
+    low, high = float(low), float(high)
+    if high <= low:
+        margin = 1 if whole else max(abs(low), 1) / 10
+        low, high = low - margin, low + margin
+    rough = (high - low) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999) * power
+    step = max(1.0, np.ceil(step)) if whole else step
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    digits = 0 if whole else max(0, -math.floor(math.log10(step)) + (step / power == 2.5))
+    ticks = {}
+    for number in range(first, last + 1):
+        value = number * step
+        if percent:
+            ticks[value] = f"{100 * value:.{max(0, digits - 2)}f}%"
+        else:
+            ticks[value] = f"{value:.{digits}f}" if step >= 1e-4 and abs(value) < 1e6 else f"{value:.3g}"
+    return _Scale(first * step, last * step, ticks)
 
-    buffer = io.StringIO()
-    # The salt makes element ids the same in every run, and different between the pictures of one page.
-    with matplotlib.rc_context({"svg.hashsalt": alt, "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    svg = buffer.getvalue()
-    box = re.search(r'viewBox="[^"]*"', svg).group()
-    body = svg[svg.index(">", svg.index("<svg")) + 1 :]
-    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.DOTALL)
-    # Group ids such as `axes_1` repeat from picture to picture and nothing refers to them.
-    body = re.sub(r'<g id="[^"]*"', "<g", body)
-    for stand_in, colour in _CSS.items():
-        body = body.replace(stand_in, colour)
-    body = "\n".join(line.strip() for line in body.splitlines() if line.strip())
-    return f'<svg {box} role="img" aria-label="{html.escape(alt)}">\n{body}'
+
+class _Axes:
+    """One picture: axes, their labels, and what is drawn between them."""
+
+    def __init__(
+        self, across: _Scale, up: _Scale, x_label: str, y_label: str, notes: Mapping[str, str] | None = None
+    ) -> None:
+        self.across, self.up = across, up
+        self.parts: list[str] = []
+        bottom, notes = _HEIGHT - _BOTTOM, notes or {}
+        for value, label in up.ticks.items():
+            y = float(self._y(value))
+            self.parts.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" style="stroke:var(--line)"/>')
+            self._text(_LEFT - 6, y + 4, label, "end")
+        for value, label in across.ticks.items():
+            x = float(self._x(value))
+            self._text(x, bottom + 18, label, "middle")
+            if label in notes:
+                self._text(x, bottom + 34, notes[label], "middle", soft=True)
+        self._text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, x_label, "middle", soft=True)
+        middle = (_TOP + bottom) / 2
+        self._text(13, middle, y_label, "middle", soft=True, turn=f' transform="rotate(-90 13 {middle:.1f})"')
+
+    def line(self, x: np.ndarray, y: np.ndarray, style: int, steps: bool = False) -> None:
+        xs, ys = self._x(x), self._y(y)
+        path = f"M{xs[0]:.1f} {ys[0]:.1f}" + "".join(
+            f"H{a:.1f}V{b:.1f}" if steps else f"L{a:.1f} {b:.1f}" for a, b in zip(xs[1:], ys[1:], strict=True)
+        )
+        dash = f";stroke-dasharray:{_DASHES[style]}" if _DASHES[style] else ""
+        self.parts.append(f'<path d="{path}" style="fill:none;stroke-width:1.8;stroke:{_COLOURS[style]}{dash}"/>')
+
+    def dot(self, x: float, y: float, style: int) -> None:
+        self.parts.append(
+            f'<circle cx="{float(self._x(x)):.1f}" cy="{float(self._y(y)):.1f}" r="4" style="fill:{_COLOURS[style]}"/>'
+        )
+
+    def bars(
+        self, left: np.ndarray, right: np.ndarray, heights: np.ndarray, style: int, labels: Sequence[str] = ()
+    ) -> None:
+        bottom = _HEIGHT - _BOTTOM
+        for index, (a, b, top) in enumerate(zip(self._x(left), self._x(right), self._y(heights), strict=True)):
+            self.parts.append(
+                f'<path d="M{a:.1f} {bottom}V{top:.1f}H{b:.1f}V{bottom}Z" style="fill:{_COLOURS[style]}"/>'
+            )
+            if labels:
+                self._text((a + b) / 2, top - 4, labels[index], "middle")
+
+    def svg(self, alt: str, series: Sequence[str] = (), legend: str = "right", bars: bool = False) -> str:
+        """The element, with a legend if there are several series, of lines or of bars."""
+        if len(series) > 1:
+            self._legend(series, legend, bars)
+        body = "\n".join(self.parts)
+        return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(alt)}">\n{body}\n</svg>'
+
+    def _legend(self, series: Sequence[str], where: str, bars: bool) -> None:
+        if where == "top":  # in one line above the axes
+            x = float(_LEFT)
+            for place, name in enumerate(series):
+                self._key(x, 0.0, name, _style(name, place), bars)
+                x += 34 + 7.5 * len(name)
+            return
+        longest = max(min(len(name), _LONGEST) for name in series)
+        x = _WIDTH - _RIGHT - 28 - 7.2 * longest
+        y = _TOP + 4 if where == "right" else _HEIGHT - _BOTTOM - 10 - 18 * len(series)
+        for place, name in enumerate(series):
+            self._key(x, y + 18 * place, name, _style(name, place), bars)
+
+    def _key(self, x: float, y: float, name: str, style: int, bars: bool) -> None:
+        dash = f";stroke-dasharray:{_DASHES[style]}" if _DASHES[style] and not bars else ""
+        colour = f"stroke-width:{9 if bars else 2};stroke:{_COLOURS[style]}{dash}"
+        self.parts.append(f'<path d="M{x:.1f} {y + 5:.1f}h20" style="{colour}"/>')
+        self._text(x + 26, y + 9, name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}", "start")
+
+    def _text(self, x: float, y: float, words: str, anchor: str, soft: bool = False, turn: str = "") -> None:
+        if words:
+            colour = "var(--soft)" if soft else "currentColor"
+            self.parts.append(
+                f'<text x="{x:.1f}" y="{y:.1f}" font-size="{_TEXT}" text-anchor="{anchor}" style="fill:{colour}"'
+                f"{turn}>{html.escape(words)}</text>"
+            )
+
+    def _x(self, values: np.ndarray | float) -> np.ndarray:
+        return self.across.place(values, _LEFT, _WIDTH - _RIGHT)
+
+    def _y(self, values: np.ndarray | float) -> np.ndarray:
+        return self.up.place(values, _HEIGHT - _BOTTOM, _TOP)
+
+
+def _style(name: str, place: int) -> int:
+    return _OWN.get(name, place) % len(_COLOURS)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}k"

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from kgc import page, plots
-from kgc.annotated import named
+from kgc import page, sections
 
 # Rows of the table of metrics: their keys, with the column in braces, and their names.
 _ROWS = {
     "{}": "both sides",
-    "{}_low": "95 % interval, low",  # of what the whole split would give
-    "{}_high": "95 % interval, high",
+    "{}_low": "95 %, from",  # of what all such triples would give
+    "{}_high": "95 %, to",
     "{}_se": "standard error",
     "head/{}": "head",
     "tail/{}": "tail",
@@ -29,8 +26,6 @@ _ROWS = {
     "pessimistic/{}": "pessimistic",
 }
 _MISSING = "–"
-_ALL_RELATIONS = 40  # up to so many relations are listed in full
-_MOST_FREQUENT, _EXTREMES = 20, 10
 
 
 def metrics_table(metrics: dict[str, float], prefix: str) -> Table:
@@ -67,28 +62,6 @@ def ranked_parts(metrics: dict[str, float]) -> list[str]:
     return [name for name in names if f"{name}/mrr" in metrics]
 
 
-def breakdown_by_relation(ranks: pl.DataFrame) -> pl.DataFrame:
-    """Metrics of each relation over both sides, from realistic ranks.
-
-    Args:
-        ranks: one row a query, as in `ranks.parquet`; `relation` and `realistic` are read.
-
-    Returns:
-        Columns relation, count (queries), mrr, mr, hits@1, hits@3, hits@10; the largest count first.
-    """
-    rank = pl.col("realistic").cast(pl.Float64)
-    return (
-        ranks.group_by(pl.col("relation").cast(pl.String), maintain_order=True)
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            (1 / rank).mean().alias("mrr"),
-            rank.mean().alias("mr"),
-            *((rank <= k).mean().alias(f"hits@{k}") for k in (1, 3, 10)),
-        )
-        .sort("count", "relation", descending=[True, False])
-    )
-
-
 def write_report(
     path: Path,
     *,
@@ -98,6 +71,8 @@ def write_report(
     history: list[dict[str, float]],
     config: str,
     facts: dict[str, str],
+    notes: list[str] | None = None,
+    worst: pl.DataFrame | None = None,
     names: Mapping[str, str] | None = None,
     more: Sequence[str] = (),
 ) -> None:
@@ -112,6 +87,8 @@ def write_report(
             and non-finite values are left out of the curves and counted under them.
         config: the resolved config as text.
         facts: further lines by name: command, versions, data set, device.
+        notes: what a reader should know about the data: repetitions, leaks, unseen entities.
+        worst: the worst-ranked queries with the model's answers, see `sections.worst_section`.
         names: of relations, by label.
         more: further sections, ready HTML.
 
@@ -119,21 +96,26 @@ def write_report(
         OSError: `path` cannot be written.
     """
     splits = ranked_parts(metrics)
-    note = _sample_note(metrics, splits)
-    figures = _rank_figures(ranks) + _history_figures(history)
+    about = _sample_note(metrics, splits)
+    figures = sections.rank_figures(sections.ranks_by_side(ranks))
+    figures += sections.category_figure(metrics, splits[0]) if splits else []
+    curves = sections.history_figures(history)
     parts = [
         f"<header><h1>{page.text(title)}</h1>{_headline(metrics, splits[0]) if splits else ''}</header>",
         *(_metrics_section(metrics, split) for split in splits),
-        f'<section><h2>Curves</h2>{note}<div class="figures">{"".join(figures)}</div></section>' if figures else "",
-        _relations_section(breakdown_by_relation(ranks), note, names or {}) if len(ranks) else "",
+        page.section("Data", page.items(notes or [])),
+        page.section("Training", page.figures(curves) if curves else ""),
+        page.section("Ranks", about, page.figures(figures)) if figures else "",
+        sections.relations_section(ranks, about, names or {}),
         *more,
-        "<section><h2>Run</h2>",
-        page.table(["fact", "value"], [[page.label(k), page.text(v)] for k, v in facts.items()], kind="facts"),
-        f"<details><summary>Resolved config</summary><pre>{page.text(config)}</pre></details>",
-        "<details><summary>All metrics</summary>",
-        page.table(["key", "value"], [[page.label(k), f"{v:.10g}"] for k, v in sorted(metrics.items())]),
-        "</details></section>",
+        sections.worst_section(worst),
+        page.run_section(facts, config, metrics),
     ]
+    replace_page(path, title, parts)
+
+
+def replace_page(path: Path, title: str, parts: list[str]) -> None:
+    """Writes a page of ready parts; an earlier one at `path` is replaced in one step."""
     temporary = path.with_name(path.name + ".part")
     temporary.write_bytes(page.document(title, parts).encode("utf-8", "replace"))
     os.replace(temporary, path)
@@ -182,7 +164,7 @@ def _sample_note(metrics: dict[str, float], prefixes: list[str]) -> str:
     """A paragraph for what is drawn from `ranks.parquet`, where that is a sample."""
     if not prefixes or not prefixes[0].endswith("/sampled"):
         return ""
-    return f'<p class="note">Of the sample: {_what(metrics, prefixes[0])}.</p>'
+    return page.note(f"Of the sample: {_what(metrics, prefixes[0])}.")
 
 
 def _number(column: str, value: float | None) -> str:
@@ -193,11 +175,12 @@ def _number(column: str, value: float | None) -> str:
 
 def _headline(metrics: dict[str, float], split: str) -> str:
     tiles = {"mrr": "MRR", "hits@1": "Hits@1", "hits@10": "Hits@10", "mr": "Mean rank"}
-    cells = [
-        f"<div><dt>{name}</dt><dd>{_number(column, metrics[key])}</dd></div>"
-        for column, name in tiles.items()
-        if (key := f"{split}/{column}") in metrics
-    ]
+    cells = []
+    for column, name in tiles.items():
+        if (key := f"{split}/{column}") in metrics:
+            low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
+            within = "" if low is None or high is None else f"<small>95 %: {low:.4f} to {high:.4f}</small>"
+            cells.append(f"<div><dt>{name}</dt><dd>{_number(column, metrics[key])}{within}</dd></div>")
     what = _what(metrics, split)
     words = f"{what[0].upper()}{what[1:]} on the {split.split('/')[0]} split, both sides"
     return f'<p class="note">{words}</p><dl class="tiles">{"".join(cells)}</dl>'
@@ -221,87 +204,3 @@ def _metrics_section(metrics: dict[str, float], split: str) -> str:
     paragraphs = "".join(f'<p class="note">{note}</p>' for note in notes if note)
     heading = split.split("/")[0] + (f", {_what(metrics, split)}" if split.endswith("/sampled") else "")
     return f"<section><h2>Metrics: {heading}</h2>{table}{paragraphs}</section>"
-
-
-def _rank_figures(ranks: pl.DataFrame) -> list[str]:
-    values = {
-        side: rows["realistic"].cast(pl.Float64).to_numpy()
-        for side in ("tail", "head")
-        if len(rows := ranks.filter(pl.col("side").cast(pl.String) == side))
-    }
-    if not values:
-        return []
-    first = ", ".join(f"{np.mean(v < 2):.1%} of {side} queries" for side, v in values.items())
-    median = ", ".join(f"{np.median(v):,.1f} for {side}" for side, v in values.items())
-    tenth = ", ".join(f"{np.mean(v <= 10):.1%} for {side}" for side, v in values.items())
-    histogram = plots.rank_histogram(values, alt=f"Histogram of ranks. Below 2: {first}. Median rank: {median}.")
-    curve = plots.hits_curve(values, alt=f"Hits at K for every K, rising to 100%. Hits@10: {tenth}.")
-    return [
-        _figure(histogram, f"Ranks by side asked for. Median: {median}."),
-        _figure(curve, f"Hits@K for every K. At K = 10: {tenth}."),
-    ]
-
-
-def _history_figures(history: list[dict[str, float]]) -> list[str]:
-    figures = []
-    for key, name in (("train/loss", "Training loss"), ("valid/mrr", "Validation MRR")):
-        points = [(row.get("epoch", index), row[key]) for index, row in enumerate(history) if row.get(key) is not None]
-        finite = np.array([point for point in points if all(map(math.isfinite, point))], dtype=np.float64)
-        lost = len(points) - len(finite)
-        left_out = f" {lost} non-finite {'value is' if lost == 1 else 'values are'} left out." if lost else ""
-        if not len(finite):
-            if lost:
-                figures.append(f'<figure><figcaption class="note">{name}: no picture.{left_out}</figcaption></figure>')
-            continue
-        x, y = finite.T
-        best = int(np.argmax(y)) if key == "valid/mrr" else None
-        # A screen has no room for more points; the best and the last one always stay.
-        kept = np.unique(np.r_[np.arange(0, len(x), 1 + len(x) // 400), len(x) - 1, [] if best is None else best])
-        kept = kept.astype(np.int64)
-        ends = f"from {y[0]:.4g} at epoch {x[0]:.0f} to {y[-1]:.4g} at epoch {x[-1]:.0f}"
-        top = "" if best is None else f" Best: {y[best]:.4f} at epoch {x[best]:.0f}."
-        svg = plots.line_chart(
-            x[kept],
-            y[kept],
-            x_label="epoch",
-            y_label=name,
-            alt=f"{name} over epochs, {ends}.{top}",
-            best=None if best is None else int(np.searchsorted(kept, best)),
-        )
-        figures.append(_figure(svg, f"{name} over epochs.{top}{left_out}"))
-    return figures
-
-
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{caption}</figcaption></figure>"
-
-
-def _relations_section(relations: pl.DataFrame, about: str, names: Mapping[str, str]) -> str:
-    total = len(relations)
-    if total <= _ALL_RELATIONS:
-        return f"<section><h2>Relations</h2>{about}{_relation_table(relations, names)}</section>"
-    # Among equals the relation with more queries says more.
-    lowest = relations.sort("mrr", "count", "relation", descending=[False, True, False])
-    highest = relations.sort("mrr", "count", "relation", descending=[True, True, False])
-    cut = (
-        ("Most frequent", relations.head(_MOST_FREQUENT)),
-        ("Lowest MRR", lowest.head(_EXTREMES)),
-        ("Highest MRR", highest.head(_EXTREMES)),
-    )
-    tables = "".join(f"<h3>{name}</h3>{_relation_table(rows, names)}" for name, rows in cut)
-    shown = pl.concat([rows["relation"] for _, rows in cut]).n_unique()
-    note = f"{total:,} relations; {shown} are shown, {total - shown:,} more can be computed from ranks.parquet."
-    return f'<section><h2>Relations</h2>{about}<p class="note">{note}</p>{tables}</section>'
-
-
-def _relation_table(relations: pl.DataFrame, names: Mapping[str, str]) -> str:
-    rows = [
-        [
-            page.label(named(row["relation"], names)),
-            f"{row['count']:,}",
-            f'<span class="bar" style="--share:{row["mrr"]:.3f}"></span>{row["mrr"]:.4f}',
-            f"{row['hits@10']:.4f}",
-        ]
-        for row in relations.iter_rows(named=True)
-    ]
-    return page.table(["relation", "queries", "MRR", "Hits@10"], rows, kind="relations")

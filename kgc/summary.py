@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kgc import page
+from kgc.report import replace_page
 
 
 def plain_table(title: str, metrics: dict[str, float]) -> Table:
@@ -35,12 +35,8 @@ def write_page(
     rows = [[page.label(name), number(value)] for name, value in metrics.items()]
     sections = [
         f"<header><h1>{page.text(title)}</h1></header>",
-        f"<section><h2>Metrics</h2>{page.table(['', 'value'], rows)}</section>",
+        page.section("Metrics", page.table(["", "value"], rows)),
         *parts,
-        "<section><h2>Run</h2>",
-        page.table(["fact", "value"], [[page.label(k), page.text(v)] for k, v in facts.items()], kind="facts"),
-        f"<details><summary>Resolved config</summary><pre>{page.text(config)}</pre></details></section>",
+        page.run_section(facts, config),
     ]
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(page.document(title, sections).encode("utf-8", "replace"))
-    os.replace(temporary, path)
+    replace_page(path, title, sections)

@@ -1,26 +1,24 @@
-"""What goes to W&B, TensorBoard and CSV files: the loggers of `conf/logger`, and what is written when a run closes.
+"""W&B, MLflow, TensorBoard and CSV files: the loggers of `conf/logger`, from their opening to their end.
 
-Every function works with any mix of loggers and acts on process zero only. W&B and TensorBoard are imported inside the
-functions, because they are slow to load and TensorBoard is optional.
+Every function works with any mix of loggers and acts on process zero only. Their packages are imported inside the
+functions, because they are slow to load and most of them optional.
 """
 
 from __future__ import annotations
 
 import configparser
 import logging
-import math
 import netrc
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import numpy as np
-import polars as pl
-from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
+from hydra.utils import instantiate
+from pytorch_lightning.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
 from kgc.errors import UserError
@@ -32,8 +30,32 @@ log = logging.getLogger(__name__)
 
 _MODES = ("online", "offline", "disabled", "shared", "dryrun", "run")
 _NEEDS_KEY = ("online", "shared", "run")
-_TABLE_ROWS = 1000  # W&B shows no more without paging, and a page of the browser stays quick
-_HEADLINE = ("mrr", "mr", "hits@1", "hits@3", "hits@10")
+_OF_EPOCHS = ("train", "valid", "norm", "time", "memory")  # metrics whose x axis is `epoch`; of others it is the step
+TRACKERS = ("wandb", "csv", "tensorboard", "mlflow")
+
+
+class WandbRun(WandbLogger):
+    """Lightning's logger of a W&B run that is open already.
+
+    Args:
+        artifacts: names of what is uploaded when the run closes: `best`, `last` (checkpoints), `ranks`.
+    """
+
+    def __init__(self, run: wandb.Run | None, save_dir: str | Path, artifacts: Sequence[str] = (), **options: Any):
+        super().__init__(save_dir=save_dir, experiment=run, **options)
+        self.artifacts = tuple(artifacts)
+
+
+class MLflowRun(MLFlowLogger):
+    """Lightning's logger of an MLflow run, whose metrics may not have an `@` in their names: `test/hits_at_10`."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        super().log_metrics({name.replace("@", "_at_"): value for name, value in metrics.items()}, step)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any]) -> None:
+        super().log_hyperparams({re.sub(r"[^\w/. -]", "_", key): value for key, value in _flat(params).items()})
 
 
 def wandb_mode() -> str:
@@ -58,6 +80,7 @@ def wandb_logger(
     group: str | None = None,
     tags: Sequence[str] = (),
     log_model: bool | str = False,
+    log_ranks: bool = False,
     mode: str | None = None,
     id: str | None = None,
 ) -> list[Logger]:
@@ -67,7 +90,8 @@ def wandb_logger(
         save_dir: the run's folder.
         name: the run's display name, None for one of W&B's own.
         project, entity, group, tags: where the run is filed; entity None is the user's default.
-        log_model: True uploads checkpoints when training ends, `all` each when it is written.
+        log_model: True makes an artifact of the best checkpoint when the run closes, `all` of the last one too.
+        log_ranks: whether `ranks.parquet` becomes an artifact.
         mode: None for `wandb_mode()`, or `online`, `offline`, `disabled`.
         id: the id of an earlier W&B run to continue, None for a new one.
 
@@ -76,6 +100,8 @@ def wandb_logger(
             on the terminal and hold up the run.
     """
     mode = wandb_mode() if mode is None else _checked_mode(mode.lower(), "logger.mode")
+    if log_model not in (True, False, "all"):
+        raise UserError(f"logger.log_model={log_model}: must be true, false or all")
     if mode in _NEEDS_KEY and not _logged_in():
         raise UserError(
             f"W&B mode `{mode}` needs an API key and none was found: run `wandb login`, set WANDB_API_KEY, "
@@ -85,7 +111,8 @@ def wandb_logger(
     run = _start_run(
         mode=mode, dir=save_dir, name=name, project=project, entity=entity, group=group, tags=list(tags), id=id
     )
-    return [WandbLogger(name=name, save_dir=save_dir, project=project, log_model=log_model, id=id, experiment=run)]
+    artifacts = [*(("best", "last") if log_model == "all" else ("best",) if log_model else ()), *["ranks"] * log_ranks]
+    return [WandbRun(run, save_dir, artifacts, name=name, project=project, id=id)]
 
 
 def csv_logger(save_dir: str | Path, name: str | None = None) -> list[Logger]:
@@ -109,6 +136,63 @@ def tensorboard_logger(save_dir: str | Path, name: str | None = None) -> list[Lo
         raise UserError("logger=tensorboard needs TensorBoard: pip install 'kgc[tensorboard]'")
     (Path(save_dir) / "tensorboard").mkdir(parents=True, exist_ok=True)
     return [TensorBoardLogger(save_dir, name="tensorboard", version="", default_hp_metric=False)]
+
+
+def mlflow_logger(
+    save_dir: str | Path, name: str | None = None, experiment: str = "kgc", tracking_uri: str | None = None
+) -> list[Logger]:
+    """A run of MLflow.
+
+    Args:
+        save_dir: the run's folder.
+        name: the run's display name.
+        experiment: the experiment that it is filed under.
+        tracking_uri: of a server or a store; None for `MLFLOW_TRACKING_URI` where that is set, else files in
+            `save_dir/mlruns`.
+
+    Raises:
+        UserError: MLflow is not installed.
+    """
+    if find_spec("mlflow") is None:
+        raise UserError("logger=mlflow needs MLflow: pip install 'kgc[mlflow]'")
+    if not (tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")):
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer versions ask to be told so
+        tracking_uri = (Path(save_dir) / "mlruns").absolute().as_uri()
+    return [MLflowRun(experiment_name=experiment, run_name=name, tracking_uri=tracking_uri)]
+
+
+def several_loggers(
+    save_dir: str | Path,
+    name: str | None = None,
+    use: Sequence[str] = (),
+    wandb: Mapping[str, Any] | None = None,
+    csv: Mapping[str, Any] | None = None,
+    tensorboard: Mapping[str, Any] | None = None,
+    mlflow: Mapping[str, Any] | None = None,
+) -> list[Logger]:
+    """Several loggers at once.
+
+    Args:
+        save_dir: the run's folder.
+        name: the run's display name.
+        use: which, of `TRACKERS`.
+        wandb, csv, tensorboard, mlflow: the config of each, as `conf/logger` has it.
+
+    Raises:
+        UserError: an unknown name, or what one of them raises.
+    """
+    nodes = {"wandb": wandb, "csv": csv, "tensorboard": tensorboard, "mlflow": mlflow}
+    if isinstance(use, str) or not use or any(each not in TRACKERS for each in use):
+        raise UserError(f"logger.use={use}: must be a list of {', '.join(TRACKERS)}")
+    made: list[Logger] = []
+    try:
+        for each in dict.fromkeys(use):
+            made += instantiate(nodes[each], save_dir=save_dir, name=name, _convert_="all")
+    except Exception as error:
+        finish(made, failed=True)
+        cause = error.__cause__
+        raise (cause if isinstance(cause, UserError) else error) from None
+    return made
 
 
 def no_logger(save_dir: str | Path, name: str | None = None) -> list[Logger]:
@@ -139,43 +223,6 @@ def _dotted(node: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(node, dict) or not node:
         return {prefix: node}
     return {k: v for name, child in node.items() for k, v in _dotted(child, f"{prefix}.{name}".lstrip(".")).items()}
-
-
-@rank_zero_only
-def log_summary(
-    loggers: Sequence[Logger],
-    metrics: dict[str, float],
-    ranks: pl.DataFrame,
-    by_relation: pl.DataFrame,
-    *,
-    split: str = "test",
-    step: int | None = None,
-) -> None:
-    """Writes what a run ends with: its final metrics, how its ranks are spread, and its relations.
-
-    W&B gets the metrics in the run's summary, `SPLIT/log10_rank` as a histogram of 64 bins and `SPLIT/by_relation` as a
-    table of the 1,000 most frequent relations. TensorBoard gets the metrics, the histogram, and the headline metrics
-    next to the config under "hparams". Other loggers get the metrics.
-
-    Args:
-        metrics: the content of `metrics.json`.
-        ranks: one row a query, as in `ranks.parquet`; `realistic` is read.
-        by_relation: one row a relation, the most frequent first.
-        split: the split that `ranks` belongs to, or SPLIT/sampled.
-        step: optimizer steps done, None where nothing was trained.
-    """
-    counts, edges = _histogram(ranks)
-    for logger in loggers:
-        logger.log_metrics(metrics, step)
-        if isinstance(logger, WandbLogger):
-            _log_to_wandb(logger, metrics, counts, edges, by_relation.head(_TABLE_ROWS), split)
-        elif isinstance(logger, TensorBoardLogger):
-            if counts.sum():
-                middles = np.repeat((edges[:-1] + edges[1:]) / 2, counts)
-                logger.experiment.add_histogram(f"{split}/log10_rank", middles, step, bins=edges)
-            place = "/".join(["hp", *split.split("/")[1:]])  # an estimate stays named as one
-            headline = {f"{place}/{name}": metrics[key] for name in _HEADLINE if (key := f"{split}/{name}") in metrics}
-            logger.log_hyperparams(logger.hparams, headline, step)
 
 
 @rank_zero_only
@@ -210,54 +257,22 @@ def _start_run(mode: str, id: str | None, **where: Any) -> wandb.Run:
     except wandb.Error as error:
         reason = " ".join(str(error).split())
         raise UserError(f"W&B could not open a run: {reason} (logger.mode=offline needs no server)") from error
-    # Every curve over optimizer steps, so that runs with other batch sizes or logging intervals can be laid together.
-    run.define_metric("trainer/global_step")
+    for axis in ("epoch", "trainer/global_step"):
+        run.define_metric(axis)
     run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    for part in _OF_EPOCHS:
+        run.define_metric(f"{part}/*", step_metric="epoch", step_sync=True)
     if offline:
         folder = Path(run.dir).parent
         log.info("W&B keeps this run offline; to upload it: wandb sync %s", folder)
     return run
 
 
-def _log_to_wandb(
-    logger: WandbLogger,
-    metrics: dict[str, float],
-    counts: np.ndarray,
-    edges: np.ndarray,
-    relations: pl.DataFrame,
-    split: str,
-) -> None:
-    import wandb
-
-    run = logger.experiment
-    run.summary.update(metrics)
-    extras: dict[str, Any] = {
-        f"{split}/by_relation": wandb.Table(relations.columns, data=[list(row) for row in relations.rows()])
-    }
-    if counts.sum():
-        extras[f"{split}/log10_rank"] = wandb.Histogram(np_histogram=(counts, edges))
-    with _data_dir(logger.save_dir):
-        run.log(extras)
-
-
-@contextmanager
-def _data_dir(folder: str | None) -> Iterator[None]:
-    """Has W&B stage files in the run's folder; its own choice is the home directory, which may be full or read-only."""
-    before = os.environ.get("WANDB_DATA_DIR")
-    if before is None and folder is not None:
-        os.environ["WANDB_DATA_DIR"] = str(Path(folder) / "wandb" / "staging")
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop("WANDB_DATA_DIR", None)
-
-
-def _histogram(ranks: pl.DataFrame, bins: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Counts [bins] and edges [bins + 1] of log10 of the realistic ranks."""
-    values = np.log10(ranks["realistic"].cast(pl.Float64).to_numpy())
-    top = max(1.0, math.ceil(values.max())) if len(values) else 1.0
-    return np.histogram(values, bins=bins, range=(0.0, top))
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Leaves by key, `a/b`."""
+    if not isinstance(node, Mapping) or not node:
+        return {prefix: node}
+    return {k: v for name, child in node.items() for k, v in _flat(child, f"{prefix}/{name}".lstrip("/")).items()}
 
 
 def _checked_mode(mode: str, where: str) -> str:

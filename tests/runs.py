@@ -176,7 +176,7 @@ def content(checkpoint: Path) -> dict[str, Any]:
 def trained(checkpoint: Path) -> dict[str, Any]:
     """What of a checkpoint must not depend on how the run came to it."""
     whole = content(checkpoint)
-    history = [{k: v for k, v in row.items() if k != "train/examples_per_second"} for row in whole["kgc"]["history"]]
+    history = [{k: v for k, v in row.items() if not k.endswith("_per_second")} for row in whole["kgc"]["history"]]
     return {
         "epoch": whole["epoch"],
         "global_step": whole["global_step"],

@@ -9,14 +9,14 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
 
-from kgc import page
-from kgc.report import breakdown_by_relation, metrics_table, ranked_parts, write_report
+from kgc import page, plots
+from kgc.report import metrics_table, ranked_parts, write_report
+from kgc.sections import breakdown_by_relation, category_table
 
 VOID = {"meta", "wbr", "br", "img", "link", "input", "hr"}
 METRICS = {
@@ -161,13 +161,13 @@ def test_a_sample_is_called_an_estimate_on_the_console() -> None:
     words = " ".join(printed(SAMPLED, "test/sampled").split())
     assert words.startswith("test: estimate from 1,000 of 20,466 triples, filtered ranks ")
     assert ["both", "sides", "0.5000", "7.0", "0.7500"] in lines
-    assert ["95", "%", "interval,", "low", "0.4100", "–", "0.6600"] in lines
-    assert ["95", "%", "interval,", "high", "0.5900", "–", "0.8400"] in lines
+    assert ["95", "%,", "from", "0.4100", "–", "0.6600"] in lines
+    assert ["95", "%,", "to", "0.5900", "–", "0.8400"] in lines
 
 
 def test_a_sample_is_called_an_estimate_everywhere_on_the_page(tmp_path: Path) -> None:
     page = report(tmp_path, metrics=SAMPLED)
-    assert ["95 % interval, low", "0.4100", "–", "0.6600"] in page.rows
+    assert ["95 %, from", "0.4100", "–", "0.6600"] in page.rows
     assert "Metrics: test, estimate from 1,000 of 20,466 triples, filtered ranks" in page.words["h2"]
     assert "Metrics: valid" in page.words["h2"]
     # Under the heading, at the curves and at the relations.
@@ -240,11 +240,11 @@ def test_pictures_have_words_and_the_pages_colours(tmp_path: Path) -> None:
     assert len(page.all("svg")) == len(page.all("figcaption")) == 4
     alts = [attributes["aria-label"] for attributes in page.all("svg")]
     assert {attributes["role"] for attributes in page.all("svg")} == {"img"}
-    assert alts[0] == (
+    assert alts[0] == "Training loss over epochs, from 2 at epoch 0 to 0.25 at epoch 3."
+    assert alts[2] == (
         "Histogram of ranks. Below 2: 50.0% of tail queries, 0.0% of head queries. "
         "Median rank: 10.5 for tail, 3.2 for head."
     )
-    assert alts[2] == "Training loss over epochs, from 2 at epoch 0 to 0.25 at epoch 3."
     assert len(set(alts)) == 4
     drawn = page.source[page.source.index("<svg") : page.source.rindex("</svg>")]
     assert re.findall(r"#[0-9a-f]{6}\b", drawn) == []
@@ -330,20 +330,95 @@ def test_many_queries_relations_and_epochs_stay_small(tmp_path: Path) -> None:
     history = [{"epoch": i, "train/loss": 1 / (i + 1), "valid/mrr": i / 40_000} for i in range(20_000)]
     page = report(tmp_path, ranks=ranks, history=history)
     assert len(page.source) < 300_000
-    assert page.words["h3"] == ["Most frequent", "Lowest MRR", "Highest MRR"]
+    assert page.words["h3"] == ["Highest MRR", "Lowest MRR", "Most frequent"]
     relations = breakdown_by_relation(ranks)
     listed = [row for row in page.rows if row[0].startswith("/very")]
     assert len(listed) == 40
-    assert float(listed[20][2]) == round(relations["mrr"].min(), 4)
-    assert float(listed[30][2]) == round(relations["mrr"].max(), 4)
+    assert float(listed[0][2]) == round(relations["mrr"].max(), 4)
+    assert float(listed[10][2]) == round(relations["mrr"].min(), 4)
     shown = len({row[0] for row in listed})
     assert f"1,000 relations; {shown} are shown, {1000 - shown:,} more can be" in page.source
     assert "Best: 0.5000 at epoch 19999." in page.source
 
 
-def test_page_is_the_same_every_time_and_leaves_matplotlib_alone(tmp_path: Path) -> None:
-    settings = dict(matplotlib.rcParams)
+def test_page_is_the_same_every_time(tmp_path: Path) -> None:
     first = report(tmp_path).source
     assert report(tmp_path).source == first
-    assert dict(matplotlib.rcParams) == settings
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_headline_says_how_sure_it_is(tmp_path: Path) -> None:
+    page = report(tmp_path, metrics=METRICS | {"test/mrr_low": 0.48, "test/mrr_high": 0.54444})
+    assert page.words["small"] == ["95 %: 0.4800 to 0.5444"]
+    assert ["95 %, from", "0.4800", "–", "–", "–", "–"] in page.rows
+
+
+CATEGORIES = {
+    "test/category/1-N/mrr": 0.4,
+    "test/category/1-N/mr": 9.0,
+    "test/category/1-N/hits@10": 0.6,
+    "test/category/1-N/num_queries": 8,
+    "test/category/1-N/head/mrr": 0.5,
+    "test/category/1-N/head/num_queries": 4,
+    "test/category/1-N/tail/mrr": 0.3,
+    "test/category/1-N/tail/num_queries": 4,
+    "test/category/N-N/head/mrr": 1.0,
+    "test/category/N-N/head/num_queries": 2,
+}
+
+
+def test_categories_are_a_table_and_bars(tmp_path: Path) -> None:
+    rows = category_table(CATEGORIES, "test").to_dicts()
+    assert [(row["category"], row["side"], row["queries"], row["mrr"]) for row in rows] == [
+        ("1-N", "both", 8, 0.4),
+        ("1-N", "head", 4, 0.5),
+        ("1-N", "tail", 4, 0.3),
+        ("N-N", "head", 2, 1.0),
+    ]
+    assert category_table(CATEGORIES, "valid").is_empty()
+    page = report(tmp_path, metrics=METRICS | CATEGORIES)
+    bars = page.all("svg")[-1]
+    assert bars["aria-label"] == ("MRR by relation category and side. 1-N: head 0.5000, tail 0.3000; N-N: head 1.0000.")
+    assert {"1-N", "N-N", "8 queries", "0.50", "0.30", "1.00", "head", "tail"} <= set(page.words["text"])
+
+
+def test_bars_are_as_high_as_their_values() -> None:
+    svg = plots.grouped_bars({"a": {"x": 1.0, "y": 0.25}}, y_label="MRR", alt="bars")
+    tops = [(float(m[2]) - float(m[3]), m[1]) for m in re.finditer(r'd="M([\d.]+) ([\d.]+)V([\d.]+)H', svg)]
+    assert tops[1][0] == pytest.approx(tops[0][0] / 4, abs=0.1)
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, 0.5], [-3.0, 2.0], [1e-7, 3e-7], [2e6, 5e6], [0.0, 0.0]])
+def test_ticks_hold_all_values_and_are_few(values: list[float]) -> None:
+    scale = plots._linear(min(values), max(values))
+    assert scale.low <= min(values)
+    assert max(values) <= scale.high
+    assert 2 <= len(scale.ticks) <= 8
+    assert len(set(scale.ticks.values())) == len(scale.ticks)
+    epochs = plots._linear(1, 7, whole=True)
+    assert all(label == str(int(value)) for value, label in epochs.ticks.items())
+
+
+def worst(label: str) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "head": ["h"],
+            "relation": [label],
+            "tail": ["t"],
+            "side": ["tail"],
+            "realistic": [1234.5],
+            "score": [-3.25],
+            "answers": [["first", label]],
+            "answer_scores": [[2.0, 1.5]],
+        }
+    )
+
+
+def test_worst_triples_stand_beside_what_was_answered(tmp_path: Path) -> None:
+    page = report(tmp_path, worst=worst("likes"), notes=["odd: 7 triples"])
+    assert ["h · likes · t", "1,234.5", "-3.25", "first (2)likes (1.5)"] in page.rows
+    assert "<strong><bdi>t</bdi></strong>" in page.source
+    assert "odd: 7 triples" in page.words["li"]
+    hostile = report(tmp_path, worst=worst(HOSTILE), notes=[HOSTILE])
+    assert not hostile.all("script")
+    assert "<script>alert(1)</script>&amp;\"'red" in hostile.words["li"]

@@ -7,23 +7,29 @@ import json
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 
 import hydra
 import numpy as np
 import polars as pl
 import pytest
+import wandb_file
 import yaml
 from hydra.errors import InstantiationException
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from kgc import tracking
+from kgc import dashboard, tracking
 from kgc.errors import UserError
 
 CONF = Path(__file__).parents[1] / "conf" / "logger"
-RANKS = pl.DataFrame({"relation": ["likes", "likes", "knows"], "realistic": [1.0, 2.5, 100.0]})
+RANKS = pl.DataFrame(
+    {
+        "relation": ["likes", "likes", "knows"],
+        "side": ["tail", "head", "tail"],
+        "realistic": [1.0, 2.5, 100.0],
+    }
+)
 BY_RELATION = pl.DataFrame({"relation": ["likes", "knows"], "count": [2, 1], "mrr": [0.7, 0.01]})
 METRICS = {"test/mrr": 0.47, "test/mr": 34.5, "test/hits@1": 1 / 3}
 
@@ -36,6 +42,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name in ("HOME", "WANDB_CONFIG_DIR", "WANDB_CACHE_DIR"):
         monkeypatch.setenv(name, str(home))
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked for a key"))
@@ -50,19 +57,8 @@ def instantiate(choice: str, folder: Path, **changes: object) -> list[Logger]:
         raise error.__cause__ from None
 
 
-def wandb_file(folder: Path, *words: bytes) -> bytes:
-    """The run's log, once W&B's background process has written all `words` to it."""
-    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    for _ in range(100):
-        missing = [word for word in words if word not in path.read_bytes()]
-        if not missing:
-            return path.read_bytes()
-        time.sleep(0.1)
-    pytest.fail(f"{path} lacks {missing}")
-
-
 def close(loggers: list[Logger], step: int | None = 20) -> None:
-    tracking.log_summary(loggers, METRICS, RANKS, BY_RELATION, step=step)
+    dashboard.log_summary(loggers, METRICS, RANKS, {"by_relation": BY_RELATION}, step=step)
     tracking.finish(loggers, failed=False)
 
 
@@ -135,8 +131,14 @@ def test_wandb_run_offline(tmp_path: Path, capfd: pytest.CaptureFixture[str], ca
     close(loggers)
     tracking.finish(loggers, failed=False)  # a second time is harmless
 
-    wandb_file(tmp_path / "run", b"a-run", b"nightly", b"ablation", b"31415", b"trainer/global_step", b"train/loss")
-    wandb_file(tmp_path / "run", b"test/mrr", b"0.47", b"test/log10_rank")
+    run = wandb_file.run_in(tmp_path / "run")
+    assert (run.name, run.tags, run.group, run.project) == ("a-run", ["nightly"], "ablation", "kgc")
+    assert run.config["model"] == {"dim": 31415}
+    assert run.history[0]["train/loss"] == 0.5
+    assert run.history[0]["trainer/global_step"] == 10
+    assert {key: run.summary[key] for key in METRICS} == METRICS
+    assert sum(run.history[-1]["test/log10_rank"]["values"]) == 3
+    assert run.exit_code == 0
     (table,) = (tmp_path / "run").glob("wandb/offline-run-*/files/media/table/test/by_relation*.json")
     stored = json.loads(table.read_text())
     assert stored["columns"] == ["relation", "count", "mrr"]
@@ -157,15 +159,16 @@ def test_the_next_wandb_run_is_a_new_one(tmp_path: Path) -> None:
         if trial != "two":  # a trial that crashes before `finish` must not swallow the next one
             tracking.finish(loggers, failed=trial == "three")
     for trial in trials:
-        content = wandb_file(tmp_path / trial, f"valid/{trial}".encode())
-        assert [other for other in trials if f"valid/{other}".encode() in content] == [trial]
+        run = wandb_file.run_in(tmp_path / trial)
+        assert [key for row in run.history for key in row if key.startswith("valid/")] == [f"valid/{trial}"]
+        assert run.exit_code == int(trial == "three")
     assert len({next((tmp_path / trial).glob("wandb/offline-run-*")).name for trial in trials}) == 3
 
 
 def test_wandb_table_is_cut(tmp_path: Path) -> None:
     many = pl.DataFrame({"relation": [f"r{i}" for i in range(1500)], "count": [1] * 1500})
     loggers = instantiate("wandb", tmp_path)
-    tracking.log_summary(loggers, {}, RANKS, many, split="valid")
+    dashboard.log_summary(loggers, {}, RANKS, {"by_relation": many}, split="valid")
     tracking.finish(loggers, failed=False)
     (table,) = tmp_path.glob("wandb/offline-run-*/files/media/table/valid/by_relation*.json")
     stored = json.loads(table.read_text())["data"]
@@ -218,17 +221,56 @@ def test_tensorboard_names_an_estimate_as_one(tmp_path: Path) -> None:
     loggers = instantiate("tensorboard", tmp_path)
     tracking.log_config(loggers, {"model": {"dim": 8}})
     metrics = {"test/sampled/mrr": 0.47, "test/sampled/mrr_low": 0.4}
-    tracking.log_summary(loggers, metrics, RANKS, BY_RELATION, split="test/sampled")
+    dashboard.log_summary(loggers, metrics, RANKS, {"by_relation": BY_RELATION}, split="test/sampled")
     tracking.finish(loggers, failed=False)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert {tag for tag in events.Tags()["scalars"] if tag.endswith("mrr")} == {"test/sampled/mrr", "hp/sampled/mrr"}
 
 
-def test_tensorboard_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(UserError, match=r"pip install 'kgc\[tensorboard\]'"):
-        instantiate("tensorboard", tmp_path)
+@pytest.mark.parametrize("package", ["tensorboard", "mlflow"])
+def test_a_missing_package_is_named_with_its_cure(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=rf"pip install 'kgc\[{package}\]'"):
+        instantiate(package, tmp_path)
+    nodes = {package: yaml.safe_load((CONF / f"{package}.yaml").read_text())}
+    with pytest.raises(UserError, match=rf"pip install 'kgc\[{package}\]'"):
+        tracking.several_loggers(tmp_path, use=[package], **nodes)
+
+
+def test_several_are_those_that_were_asked_for(tmp_path: Path) -> None:
+    nodes = {name: yaml.safe_load((CONF / f"{name}.yaml").read_text()) for name in tracking.TRACKERS}
+    loggers = tracking.several_loggers(tmp_path, "a-run", use=["csv", "tensorboard", "csv"], **nodes)
+    assert [type(logger).__name__ for logger in loggers] == ["CSVLogger", "TensorBoardLogger"]
+    for use in ([], "csv", ["csv", "paper"]):
+        with pytest.raises(UserError, match=r"logger\.use=.*must be a list of wandb, csv, tensorboard, mlflow"):
+            tracking.several_loggers(tmp_path, use=use, **nodes)
+
+
+def test_best_and_last() -> None:
+    history = [
+        {"epoch": 1, "train/loss": 3.0},
+        {"epoch": 2, "train/loss": 2.0, "valid/mrr": 0.6},
+        {"epoch": 3, "train/loss": 1.0, "valid/mrr": 0.5},
+        {"epoch": 4, "train/loss": float("nan")},
+    ]
+    assert dashboard.best_and_last(history) == {
+        "best/epoch": 2,
+        "best/valid/mrr": 0.6,
+        "last/valid/mrr": 0.5,
+        "last/epoch": 4,
+    }
+    assert dashboard.best_and_last([]) == {}
+
+
+def test_hits_curve_counts_ranks() -> None:
+    curve = dashboard.hits_table(RANKS)
+    for side, ranks in (("both", [1.0, 2.5, 100.0]), ("tail", [1.0, 100.0]), ("head", [2.5])):
+        for row in curve.filter(pl.col("side") == side).iter_rows(named=True):
+            assert row["hits"] == pytest.approx(sum(rank <= row["k"] for rank in ranks) / len(ranks))
+    assert curve["k"].max() == 100
 
 
 def test_no_logger(tmp_path: Path) -> None:
@@ -241,9 +283,11 @@ def test_no_logger(tmp_path: Path) -> None:
 def test_any_mix_of_loggers_and_no_ranks(tmp_path: Path) -> None:
     loggers = [*instantiate("csv", tmp_path), *instantiate("wandb", tmp_path), *instantiate("tensorboard", tmp_path)]
     tracking.log_config(loggers, {"seed": 1})
-    tracking.log_summary(loggers, METRICS, RANKS.clear(), BY_RELATION.clear())
+    dashboard.log_summary(loggers, METRICS, RANKS.clear(), {"by_relation": BY_RELATION.clear()})
     tracking.finish(loggers, failed=True)
-    wandb_file(tmp_path, b"test/mrr")
+    run = wandb_file.run_in(tmp_path)
+    assert run.summary["test/mrr"] == METRICS["test/mrr"]
+    assert run.exit_code == 1
 
 
 def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,6 +304,6 @@ def test_other_processes_write_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_histogram_counts_every_rank_once(ranks: list[float], filled: dict[int, int]) -> None:
     frame = pl.DataFrame({"realistic": ranks}, schema={"realistic": pl.Float64})
-    counts, edges = tracking._histogram(frame)
+    counts, edges = dashboard._histogram(frame)
     assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == filled  # log10(1.5) · 64 = 11.27
     assert (len(edges), edges[0]) == (65, 0.0)

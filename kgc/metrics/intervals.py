@@ -15,8 +15,9 @@ _Z = 1.959963984540054  # 97.5 % of a normal distribution lie below
 _DRAWN = 1 << 20  # numbers drawn at once
 
 
-def mean_interval(values: Tensor, population: int) -> tuple[float, float]:
-    """95 % confidence interval of the mean of N numbers in [0, 1], from [n] of them drawn without replacement.
+def mean_interval(values: Tensor, population: float) -> tuple[float, float]:
+    """95 % confidence interval of the mean of N numbers in [0, 1], from [n] of them drawn without replacement; N may be
+    infinite.
 
     ȳ ± z √((1 − n/N) s²/n): the normal approximation with the finite-population correction (Cochran 1977, sections 2.6
     to 2.8). Where all n are equal, s says nothing, and the interval is what the rule of three leaves: at most 3/n of
@@ -32,7 +33,7 @@ def mean_interval(values: Tensor, population: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def sample_intervals(counts: RankCounts, population: int, hits: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
+def sample_intervals(counts: RankCounts, population: float, hits: Sequence[int] = (1, 3, 10)) -> dict[str, float]:
     """Intervals of MRR and Hits@K, realistic ties, both sides.
 
     A drawn triple is a cluster of two queries, whose ranks go together: what is independent, and enters the variance,
@@ -40,7 +41,8 @@ def sample_intervals(counts: RankCounts, population: int, hits: Sequence[int] = 
 
     Args:
         counts: the ranks of n triples, first their n head queries, then their n tail queries in the same order.
-        population: N, the triples of the split.
+        population: N, the triples of the split that they were drawn from; infinity for a split that is itself what was
+            drawn, of all triples of its kind.
         hits: the cut-offs K.
 
     Returns:

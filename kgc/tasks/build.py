@@ -394,7 +394,7 @@ def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any
         enable_model_summary=False,
         enable_checkpointing=bool(options.get("callbacks")),
         num_sanity_val_steps=0,
-        log_every_n_steps=0,  # what is logged is of epochs
+        log_every_n_steps=0,  # `Telemetry` logs
         profiler=NoProfiler(),
         use_distributed_sampler=False,
         num_nodes=nodes(),

@@ -23,6 +23,7 @@ _WHOLE = {
     "trainer.accumulate_grad_batches": (1, _BIG, False),
     "trainer.patience": (0, _BIG, True),
     "trainer.shards": (1, _BIG, True),
+    "trainer.log_every": (1, _BIG, True),
     "model.dim": (1, _BIG, False),
     "model.relation_dim": (1, _BIG, True),
     **{f"model.{size}": (1, _BIG, False) for size in ("height", "channels", "kernel", "layers", "heads", "width")},
@@ -76,6 +77,7 @@ _NUMBER = {
 }
 _FLAG = (
     "test",
+    "quiet",
     "model.reciprocal",
     "model.across_relations",
     "model.dependent",

@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig, ListConfig
 from torch import Tensor
 
-from kgc import page
+from kgc import page, sections
 from kgc.errors import Alert, UserError
 from kgc.metrics.comparison import compare_means
 from kgc.metrics.ranks import mean
@@ -37,7 +37,7 @@ def compare(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """
     _check(cfg)
     names = [str(name) for name in cfg.compare.runs]
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         frames = [_ranks(name) for name in names]
         session.start_logging(cfg)
         hits, resamples = list(cfg.ranking.hits), cfg.compare.resamples
@@ -56,7 +56,7 @@ def compare(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
             session,
             {"relations": table},
             facts | run_facts(),
-            [_section(table)],
+            [_ranks_section(names, frames), _section(table)],
             page="comparison.html",
         )
     _alert(cfg, metrics, prefix, names)
@@ -164,6 +164,16 @@ def _alert(cfg: DictConfig, metrics: dict[str, float], prefix: str, names: list[
         )
 
 
+def _ranks_section(names: list[str], frames: list[pl.DataFrame]) -> str:
+    """The ranks of all runs, in one picture each for how they are spread and for Hits@K."""
+    short = [Path(name).name or name for name in names]
+    labels = short if len(set(short)) == len(short) else names
+    series = {
+        label: frame["realistic"].cast(pl.Float64).to_numpy() for label, frame in zip(labels, frames, strict=True)
+    }
+    return page.section("Ranks", page.figures(sections.rank_figures(series)))
+
+
 def _section(table: pl.DataFrame) -> str:
     rows = [
         [
@@ -177,6 +187,5 @@ def _section(table: pl.DataFrame) -> str:
         for row in table.head(200).iter_rows(named=True)
     ]
     header = ["relation", "run", "queries", "wins", "losses", "MRR before", "after", "difference", "low", "high", "p"]
-    note = "p-values are of single relations: among many some are small by chance."
-    table_html = page.table(header, rows)
-    return f'<section><h2>MRR by relation</h2><p class="note">{note}</p>{table_html}</section>'
+    about = page.note("p-values are of single relations: among many some are small by chance.")
+    return page.section("MRR by relation", about, page.table(header, rows))

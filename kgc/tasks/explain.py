@@ -65,7 +65,7 @@ def explain(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     Raises:
         UserError: a mistake in the config, or a checkpoint without rules.
     """
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         graph, model, cfg = load(cfg, session.terminal)
         explain_triple(cfg.triple, model, graph, session)
         return {}

@@ -159,7 +159,8 @@ def _check_node(node: Any, key: str, supplied: tuple[str, ...] = (), later: bool
             continue  # a group of its own
         kind = parameters(function)[0].get(name, (False, None))[1]
         called = typing.get_origin(kind) is Callable or None
-        made = _check_node(value, f"{key}.{name}", _SUPPLIED["model"] if name == _GENERATOR else (), called)
+        given = _SUPPLIED["model"] if name == _GENERATOR else _SUPPLIED["logger"] if key == "logger" else ()
+        made = _check_node(value, f"{key}.{name}", given, called)
         if isinstance(kind, type) and isinstance(made, type) and not issubclass(made, kind):
             raise UserError(f"{key}.{name}._target_={value.get('_target_')}: is no {kind.__name__}")
     return function

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,12 @@ from omegaconf import DictConfig
 
 from kgc import page, plots
 from kgc.data.graph import KnowledgeGraph
-from kgc.data.hygiene import REDUNDANT, degrees, leaks, redundant_relations, relation_table, reversed_in_train
+from kgc.data.hygiene import degrees, redundant_relations, relation_table
 from kgc.data.tables import SPLITS
 from kgc.errors import UserError
 from kgc.tasks.build import build_graph
 from kgc.tasks.evaluate import inference_folder
+from kgc.tasks.findings import count, findings
 from kgc.tasks.output import Session, run_facts, write_answers
 
 LISTED = 60  # relations and pairs of relations in the page; the files have all
@@ -41,7 +41,7 @@ def inspect(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
         raise UserError("dataset.inference goes with checkpoint=PATH; task=inspect dataset=folder dataset.path=DIR")
     if cfg.dataset is None:
         raise UserError("task=inspect: dataset=… is needed")
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         graph = build_graph(cfg)
         session.start_logging(cfg)
         for line in graph.lines():
@@ -56,59 +56,6 @@ def inspect(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
         return metrics
 
 
-def count(graph: KnowledgeGraph, relations: pl.DataFrame, redundant: pl.DataFrame) -> dict[str, float]:
-    """The numbers of `metrics.json`, by flat key.
-
-    Args:
-        graph: the data.
-        relations: of `relation_table`.
-        redundant: of `redundant_relations`.
-    """
-    report = graph.report
-    metrics: dict[str, float] = {"data/entities": report.entities, "data/relations": report.relations}
-    metrics |= {f"data/{split}": size for split, size in report.sizes.items()}
-    metrics |= {f"data/duplicates/{split}": number for split, number in report.duplicates.items()}
-    metrics |= {f"data/overlap/{pair.replace('/', '_')}": number for pair, number in report.overlap.items()}
-    metrics |= {"data/unseen/entities": report.unseen_entities, "data/unseen/relations": report.unseen_relations}
-    head, tail = (column.numpy() for column in degrees(graph.stored("train"), graph.num_entities))
-    metrics |= {
-        "data/degree/mean": float((head + tail).mean()),
-        "data/degree/median": float(np.median(head + tail)),
-        "data/degree/max": int((head + tail).max()),
-    }
-    categories = Counter(relations.filter(pl.col("train") > 0)["category"])
-    metrics |= {f"data/relations/{name}": categories[name] for name in ("1-1", "1-N", "N-1", "N-N")}
-    metrics["data/relations/symmetric"] = int((relations["symmetric"] >= REDUNDANT).sum())
-    for kind in ("duplicate", "inverse"):
-        metrics[f"data/redundant/{kind}"] = int((redundant["kind"] == kind).sum())
-    for split in SPLITS[1:]:
-        metrics[f"data/leaks/{split}"] = int(leaks(graph, split, redundant).sum())
-        metrics[f"data/reversed/{split}"] = int(reversed_in_train(graph, split).sum())
-    return metrics
-
-
-def findings(metrics: dict[str, float]) -> list[str]:
-    """What a reader of results on these data should know, with the cure; empty where nothing is odd."""
-    lines = []
-    sizes = {split: metrics[f"data/{split}"] for split in SPLITS}
-    if repeated := [f"{metrics[f'data/duplicates/{s}']:,} in {s}" for s in SPLITS if metrics[f"data/duplicates/{s}"]]:
-        lines.append(f"repeated triples: {', '.join(repeated)} (dataset.drop=[duplicates] takes them out)")
-    told = {split: metrics[f"data/leaks/{split}"] for split in SPLITS[1:]}
-    if given := [f"{n:,} of {sizes[s]:,} in {s} ({n / sizes[s]:.1%})" for s, n in told.items() if n]:
-        pairs = metrics["data/redundant/inverse"], metrics["data/redundant/duplicate"]
-        lines.append(
-            f"triples that can be looked up in train: {', '.join(given)}, with {pairs[0]:,} pairs of inverse and "
-            f"{pairs[1]:,} of duplicate relations (dataset.drop=[leaks] takes them out)"
-        )
-    turned = {split: metrics[f"data/reversed/{split}"] for split in SPLITS[1:]}
-    if given := [f"{n:,} of {sizes[s]:,} in {s} ({n / sizes[s]:.1%})" for s, n in turned.items() if n]:
-        lines.append(f"triples that train has the other way round, under the same relation: {', '.join(given)}")
-    unseen = {what: metrics[f"data/unseen/{what}"] for what in ("entities", "relations")}
-    if found := [f"{n:,} {what}" for what, n in unseen.items() if n]:
-        lines.append(f"in valid or test but never in train: {', '.join(found)} (dataset.drop=[unseen] takes them out)")
-    return lines
-
-
 def _with_labels(graph: KnowledgeGraph, redundant: pl.DataFrame) -> pl.DataFrame:
     labels = graph.relations.series
     return redundant.with_columns(
@@ -119,7 +66,7 @@ def _with_labels(graph: KnowledgeGraph, redundant: pl.DataFrame) -> pl.DataFrame
 
 def _findings_section(metrics: dict[str, float]) -> str:
     lines = findings(metrics) or ["nothing odd: no repetition, no leak, nothing unseen"]
-    return f"<section><h2>Findings</h2><ul>{''.join(f'<li>{page.text(line)}</li>' for line in lines)}</ul></section>"
+    return page.section("Findings", page.items(lines))
 
 
 def _figures_section(graph: KnowledgeGraph, relations: pl.DataFrame) -> str:
@@ -140,11 +87,10 @@ def _figures_section(graph: KnowledgeGraph, relations: pl.DataFrame) -> str:
         alt=f"The most frequent of {len(share):,} relations makes {share[0]:.1%} of train.",
     )
     figures = [
-        f"<figure>{histogram}<figcaption>Entities by how often they are head and tail in train; those that never "
-        "are do not count.</figcaption></figure>",
-        f"<figure>{curve}<figcaption>Share of train that the most frequent relations make.</figcaption></figure>",
+        page.figure(histogram, "Entities by how often they are head and tail in train, if ever."),
+        page.figure(curve, "Share of train that the most frequent relations make."),
     ]
-    return f'<section><h2>Entities and relations</h2><div class="figures">{"".join(figures)}</div></section>'
+    return page.section("Entities and relations", page.figures(figures))
 
 
 def _tables(relations: pl.DataFrame, redundant: pl.DataFrame) -> list[str]:

@@ -51,10 +51,11 @@ def run(config: dict, folder: str) -> dict[str, float]:
     """One process of an evaluation."""
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
-    with one_line_for_files(run_dir), Session(run_dir, "evaluate.log") as session:
+    with one_line_for_files(run_dir), Session(run_dir, "evaluate.log", cfg.quiet) as session:
         terminal = session.terminal
         prepare_process()
-        graph, model, cfg = load(cfg, terminal)
+        with session.phase("data"):
+            graph, model, cfg = load(cfg, terminal)
         terminal.say(f"filter     {' + '.join(cfg.ranking.filter) or 'none: raw ranks'}")
         whole = split_triples(graph, cfg.split)
         sample = None
@@ -71,7 +72,7 @@ def run(config: dict, folder: str) -> dict[str, float]:
             raise UserError("ranking.candidates: goes with protocol=triple; a question's list needs all entities")
         if candidates is not None and cfg.bootstrap is not None:
             raise UserError("bootstrap with ranking.candidates: choose one; sampled ranks have standard errors (…_se)")
-        session.start_logging(cfg)
+        session.start_logging(cfg, graph)
         trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
         module = KGEModule(model, graph, **ranking_arguments(cfg))
         if candidates is not None:
@@ -87,11 +88,12 @@ def run(config: dict, folder: str) -> dict[str, float]:
                 write_answers(cfg, title, metrics, session, {"per_query": lists}, run_facts(graph))
             return metrics
         evenly = isinstance(candidates, int) and cfg.ranking.draw == "uniform"
-        metrics, ranks = rank_split(module, trainer, data, cfg.split, sample, evenly)
+        with session.phase("test"):
+            metrics, ranks = rank_split(module, trainer, data, cfg.split, sample, evenly)
         if cfg.bootstrap is not None and sample is None:
             metrics |= bootstrap_metrics(ranks, cfg.split, module.hits, cfg.bootstrap, cfg.seed)
         if trainer.is_global_zero:
-            write_run(cfg, graph, metrics, ranks, [], session)
+            write_run(cfg, module, metrics, ranks, session)
         return metrics
 
 

@@ -45,7 +45,7 @@ def check_mined(cfg: DictConfig, resume: bool) -> None:
 
 
 def mine_and_test(
-    cfg: DictConfig, graph: KnowledgeGraph, identity: dict[str, Any], session: Session
+    cfg: DictConfig, graph: KnowledgeGraph, identity: dict[str, Any], session: Session, words: list[str]
 ) -> dict[str, float]:
     """Mines, saves the rules, ranks valid and test, and writes the run's files.
 
@@ -54,6 +54,7 @@ def mine_and_test(
         graph: its data.
         identity: what the checkpoints store of the run.
         session: its folder and terminal.
+        words: of its command line.
 
     Returns:
         The content of `metrics.json`; `train/seconds` is the time of mining, `train/epochs` is 0.
@@ -64,9 +65,10 @@ def mine_and_test(
     module = KGEModule(model, graph, seed=cfg.seed, identity=identity, **ranking_arguments(cfg))
     terminal.say(f"model      {type(model).__name__}, mined (sampler, objective and optimizer are not used)")
     terminal.say(f"run        {run_dir}")
-    session.start_logging(cfg)
+    session.start_logging(cfg, graph)
     module.on_fit_start()
-    complete = model.mine(lambda line: terminal.say(f"mining     {line}"))
+    with session.phase("mine"):
+        complete = model.mine(lambda line: terminal.say(f"mining     {line}"))
     module.on_fit_end()
     best = _save(trainer, module, run_dir / "checkpoints")
     terminal.say(
@@ -81,9 +83,10 @@ def mine_and_test(
     ranks = ranks_frame(graph)
     for split in ("valid", "test") if cfg.test else ("valid",):
         if len(graph.split(split)):
-            values, ranks = rank_split(module, trainer, data, split)
+            with session.phase("test"):
+                values, ranks = rank_split(module, trainer, data, split)
             metrics |= values
-    write_run(cfg, graph, metrics, ranks, [], session)
+    write_run(cfg, module, metrics, ranks, session, words)
     return metrics
 
 

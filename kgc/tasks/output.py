@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities import rank_zero_only
 
-from kgc import annotated, tracking
+from kgc import annotated, dashboard, tracking
 from kgc.callbacks import Interrupted
 from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import Pruned, UserError
-from kgc.report import breakdown_by_relation, metrics_table, ranked_parts, write_report
+from kgc.module import KGEModule
+from kgc.report import metrics_table, ranked_parts, write_report
+from kgc.sections import breakdown_by_relation, category_table
 from kgc.summary import plain_table, write_page
 from kgc.sweeps.labels import agents_sweep
 from kgc.tasks.build import call
+from kgc.tasks.examples import worst_answered
+from kgc.tasks.findings import notes
+
+_VERSIONS = ("kgc", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "numpy", "polars")
 
 
 def _claimed(folder: Path) -> int | None:
@@ -58,23 +67,42 @@ class Session:
     Args:
         run_dir: the run's folder, made if missing.
         log: name of the log file.
+        quiet: nothing but warnings on the terminal; the log file has all.
     """
 
-    def __init__(self, run_dir: Path, log: str):
+    def __init__(self, run_dir: Path, log: str, quiet: bool = False):
+        self.seconds: dict[str, float] = {}  # by what they were spent on, in order
         self.first = rank_zero_only.rank == 0
         self.run_dir = run_dir
         run_dir.mkdir(parents=True, exist_ok=True)
         self._claim = _claimed(run_dir) if self.first else None
-        self.terminal = Terminal(run_dir / log, active=self.first)
+        self.terminal = Terminal(run_dir / log, active=self.first, quiet=quiet)
         self.loggers: list[Logger] = []
         self._capture = self.terminal.capture()
 
-    def start_logging(self, cfg: DictConfig) -> None:
-        """Writes `config.yaml` and opens the loggers of `cfg.logger`; called when data and model are good."""
+    def start_logging(self, cfg: DictConfig, graph: KnowledgeGraph | None = None) -> None:
+        """Writes `config.yaml` and opens the loggers of `cfg.logger`, which get the config and, under `data`, what the
+        graph is; called when data and model are good."""
         if self.first:
-            OmegaConf.save(cfg, self.run_dir / "config.yaml", resolve=True)
-            self.loggers = call(cfg.logger, "logger", save_dir=self.run_dir, name=self.run_dir.name)
-            tracking.log_config(self.loggers, OmegaConf.to_container(cfg, resolve=True))
+            with self.phase("log"):
+                OmegaConf.save(cfg, self.run_dir / "config.yaml", resolve=True)
+                self.loggers = call(cfg.logger, "logger", save_dir=self.run_dir, name=self.run_dir.name)
+                config = OmegaConf.to_container(cfg, resolve=True)
+                tracking.log_config(self.loggers, config | ({"data": data_facts(graph)} if graph else {}))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Counts the seconds inside for `name`."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent({name: time.perf_counter() - began})
+
+    def spent(self, seconds: dict[str, float]) -> None:
+        """Adds seconds by what they were spent on."""
+        for name, value in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + value
 
     def __enter__(self) -> Session:
         self._capture.__enter__()
@@ -94,33 +122,55 @@ class Session:
 
 def write_run(
     cfg: DictConfig,
-    graph: KnowledgeGraph,
+    module: KGEModule,
     metrics: dict[str, float],
     ranks: pl.DataFrame,
-    history: list[dict[str, float]],
     session: Session,
+    words: Sequence[str] | None = None,
 ) -> None:
-    """`metrics.json`, `ranks.parquet`, `report.html`, the loggers' summary, and the closing table."""
-    run_dir, terminal = session.run_dir, session.terminal
-    write_json(run_dir / "metrics.json", metrics)
-    write_parquet(run_dir / "ranks.parquet", ranks)
-    write_report(
-        run_dir / "report.html",
-        title=f"{cfg.model._target_.split('.')[-1]} on {graph.name}",
-        metrics=metrics,
-        ranks=ranks,
-        history=history,
-        config=OmegaConf.to_yaml(cfg),
-        facts=run_facts(graph),
-        names=graph.annotations.relation_names,
-        more=annotated.sections(ranks, graph.annotations, graph.entities),
-    )
+    """`metrics.json`, `ranks.parquet`, `report.html`, the loggers' summary, and the closing table.
+
+    Args:
+        cfg: the run's config.
+        module: what was trained or ranked.
+        metrics: the content of `metrics.json`.
+        ranks: the content of `ranks.parquet`.
+        session: the run's folder, terminal and loggers.
+        words: of the command line, where they are not those of this process.
+    """
+    run_dir, terminal, graph = session.run_dir, session.terminal, module.graph
+    with session.phase("report"):
+        write_json(run_dir / "metrics.json", metrics)
+        write_parquet(run_dir / "ranks.parquet", ranks)
+        write_report(
+            run_dir / "report.html",
+            title=f"{cfg.model._target_.split('.')[-1]} on {graph.name}",
+            metrics=metrics,
+            ranks=ranks,
+            history=module.history,
+            config=OmegaConf.to_yaml(cfg),
+            facts=run_facts(graph, words) | ({"time": spent_words(session.seconds)} if session.seconds else {}),
+            notes=notes(graph),
+            worst=worst_answered(module, ranks),
+            names=graph.annotations.relation_names,
+            more=annotated.sections(ranks, graph.annotations, graph.entities),
+        )
     parts = ranked_parts(metrics)
     if not parts:
         terminal.say("warning: no split was ranked: neither valid nor test has triples")
         return
-    tracking.log_summary(session.loggers, metrics, ranks, breakdown_by_relation(ranks), split=parts[0])
+    with session.phase("log"):
+        dashboard.log_summary(
+            session.loggers,
+            metrics | {f"total/{name}": value for name, value in session.seconds.items()},
+            ranks,
+            {"by_relation": breakdown_by_relation(ranks), "by_category": category_table(metrics, parts[0])},
+            split=parts[0],
+            history=module.history,
+        )
+        dashboard.log_artifacts(session.loggers, run_dir, data_facts(graph))
     terminal.say(metrics_table(metrics, parts[0]))
+    terminal.say(f"time       {spent_words(session.seconds)}")
     terminal.say(f"written to {run_dir}: metrics.json, ranks.parquet, report.html")
 
 
@@ -152,15 +202,33 @@ def write_answers(
     session.terminal.say(f"written to {session.run_dir}: {files}")
 
 
-def run_facts(graph: KnowledgeGraph | None = None) -> dict[str, str]:
-    """What reproduces a run, for the report."""
+def run_facts(graph: KnowledgeGraph | None = None, words: Sequence[str] | None = None) -> dict[str, str]:
+    """What reproduces a run, for the report.
+
+    Args:
+        graph: the data.
+        words: of the command line; None takes those that Hydra read, of a sweep those of this trial.
+    """
+    if words is None:
+        words = HydraConfig.get().overrides.task if HydraConfig.initialized() else sys.argv[1:]
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     return {
-        "command": " ".join(map(quoted, [Path(sys.argv[0]).name, *sys.argv[1:]])),
+        "command": " ".join(["python", *map(quoted, [Path(sys.argv[0]).name, *words])]),
         **({"data": f"{graph.name}, SHA-256 {graph.digest}"} if graph is not None else {}),
-        "versions": f"kgc {version('kgc')}, torch {torch.__version__}, Python {platform.python_version()}",
-        "device": device,
+        "versions": ", ".join([f"Python {platform.python_version()}", *(f"{n} {version(n)}" for n in _VERSIONS)]),
+        "device": f"{device}, {torch.get_num_threads()} CPU threads",
     }
+
+
+def data_facts(graph: KnowledgeGraph) -> dict[str, Any]:
+    """Name, digest and sizes of a data set, for the loggers."""
+    sizes = {"entities": graph.num_entities, "relations": graph.num_relations} | graph.report.sizes
+    return {"name": graph.name, "digest": graph.digest} | sizes
+
+
+def spent_words(seconds: dict[str, float]) -> str:
+    """Seconds by what they were spent on, in words; less than a hundredth is not worth one."""
+    return ", ".join(f"{name} {value:,.2f} s" for name, value in seconds.items() if value >= 0.005) or "none"
 
 
 def quoted(text: object) -> str:

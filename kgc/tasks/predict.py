@@ -56,7 +56,7 @@ def predict(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """
     options = cfg.predict
     _check(cfg)
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         prepare_process()
         graph, model, cfg = load(cfg, session.terminal)
         began = time.perf_counter()

@@ -47,7 +47,7 @@ def queries(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """
     options = cfg.queries
     _check(cfg)
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         prepare_process()
         graph, model, cfg = load(cfg, session.terminal)
         asked = _read(options.path, graph) if options.path is not None else _sampled(cfg, graph)

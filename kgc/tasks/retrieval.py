@@ -48,7 +48,7 @@ def retrieval(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """
     options = cfg.retrieval
     _check(options)
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         prepare_process()
         began = time.perf_counter()
         judged = read_qrels(Path(str(options.qrels)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 import numpy as np
@@ -57,8 +58,8 @@ def rank_split(
 
     Returns:
         Metrics under `SPLIT/…` with `SPLIT/num_unseen` (queries of triples with an entity or relation never seen in
-        train) and `SPLIT/seconds`, and the rows of `ranks.parquet`. The same on every process. Those of a sample stand
-        under `SPLIT/sampled/…`, with the intervals of `kgc.metrics.intervals`, `num_triples` and `split_triples`; so
+        train), `SPLIT/seconds` and the intervals of `kgc.metrics.intervals`, and the rows of `ranks.parquet`. The same
+        on every process. Those of a sample stand under `SPLIT/sampled/…`, with `num_triples` and `split_triples`; so
         do ranks among candidates, with `num_candidates` and standard errors.
 
     Raises:
@@ -71,8 +72,8 @@ def rank_split(
     began = time.perf_counter()
     counts = rank_triples(module, trainer, data, split, triples)
     metrics = module.ranks.compute() | breakdowns(graph, triples, counts, module.hits)
-    if sample is not None:
-        metrics |= sample_intervals(counts, len(whole), module.hits)
+    if sample is not None or module.candidates is None:  # the whole split is a sample too, of what triples might be
+        metrics |= sample_intervals(counts, math.inf if sample is None else len(whole), module.hits)
     if sample is not None or module.candidates is not None:
         metrics |= {"num_triples": len(triples), "split_triples": len(whole)}
     if module.candidates is not None:

@@ -44,6 +44,7 @@ from kgc.tasks.output import Session, quoted, write_run
 from kgc.tasks.resume import config_words, read_last_good, resumed_config, resumed_folder
 from kgc.tasks.split_ranks import QUERIES_A_STEP, describe_nonfinite, rank_split, ranks_frame
 from kgc.tasks.storage import check_room, check_writable, one_line_for_files
+from kgc.telemetry import Telemetry
 
 
 def train(
@@ -122,7 +123,7 @@ def run(
     cfg = OmegaConf.create(config)
     run_dir = Path(folder)
     try:
-        with one_line_for_files(run_dir), Session(run_dir, "train.log") as session:
+        with one_line_for_files(run_dir), Session(run_dir, "train.log", cfg.quiet) as session:
             for note in notes:
                 session.terminal.say(note)
             return fit_and_test(cfg, words, resume, session, trial)
@@ -142,7 +143,8 @@ def fit_and_test(
     prepare_process()
     seed_everything(cfg.seed, verbose=False)
     known = (checkpoint.entities, checkpoint.relations) if checkpoint else ()
-    graph = build_graph(cfg, *known)
+    with session.phase("data"):
+        graph = build_graph(cfg, *known)
     if checkpoint and graph.digest != checkpoint.digest:
         raise UserError(
             f"the data of {graph.name} changed since the checkpoint was written (digest {graph.digest[:12]}, then "
@@ -166,7 +168,7 @@ def fit_and_test(
         "version": version("kgc"),
     }
     if is_mined(cfg):
-        return mine_and_test(cfg, graph, identity, session)
+        return mine_and_test(cfg, graph, identity, session, words)
     checkpoints = Checkpoints(run_dir / "checkpoints", cfg.trainer.save_minutes)
     stop = StopOnSignal(checkpoints)
     callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop]
@@ -222,13 +224,18 @@ def fit_and_test(
             f"shards     {module.shard.size} of up to {module.shard.most:,} entities, in {data_place(trainer)[1]} "
             "data-parallel group(s)"
         )
+    terminal.say(
+        f"training   {num_examples:,} examples in batches of {cfg.batch_size:,}, up to {cfg.trainer.max_epochs:,} "
+        f"epochs, {cfg.optimizer._target_.split('.')[-1]} with lr {cfg.optimizer.get('lr')}"
+    )
     terminal.say(f"objective  {describe_objective(cfg)}")
     terminal.say(f"run        {run_dir}")
     rounds = -(-cfg.trainer.max_epochs // cfg.trainer.val_every)
     queries = 2 * (rounds * len(graph.valid) + len(graph.test)) // data_place(trainer)[1]
     module.ranking = planned(model, module.ranking, queries, trainer.strategy.root_device)
-    session.start_logging(cfg)
-    trainer.loggers = session.loggers
+    session.start_logging(cfg, graph)
+    telemetry = Telemetry(session.loggers, cfg.trainer.log_every, checkpoints)
+    trainer.callbacks.insert(trainer.callbacks.index(checkpoints) + 1, telemetry)
     if len(graph.valid) == 0:
         terminal.say("warning: no valid split: no early stopping, the last weights are taken as the best")
     try:
@@ -246,6 +253,7 @@ def fit_and_test(
         raise
     epochs = len(module.history)
     module.objective = objective = None  # its triples and index are not needed again
+    session.spent(telemetry.seconds)
     best = read_weights(checkpoints.best)
     load_weights(model, best)
     terminal.say(
@@ -256,12 +264,13 @@ def fit_and_test(
     ranks = ranks_frame(graph)
     for split in ("valid", "test") if cfg.test else ("valid",):
         if len(graph.split(split)):
-            values, ranks = rank_split(module, trainer, data, split)
+            with session.phase("test"):
+                values, ranks = rank_split(module, trainer, data, split)
             metrics |= values
     if trainer.is_global_zero and hasattr(model, "learned_rules"):
         terminal.say(f"rules      {write_learned_rules(run_dir / 'rules.tsv', model, graph)}")
     if trainer.is_global_zero:
-        write_run(cfg, graph, metrics, ranks, module.history, session)
+        write_run(cfg, module, metrics, ranks, session, words)
     return metrics
 
 

@@ -55,7 +55,7 @@ def triple_classification(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """
     options = cfg.classification
     _check(cfg)
-    with Session(run_dir, "evaluate.log") as session:
+    with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         prepare_process()
         graph, model, cfg = load(cfg, session.terminal)
         began = time.perf_counter()
