@@ -52,7 +52,7 @@ def worst_answered(module: KGEModule, ranks: pl.DataFrame, number: int = 12, k: 
 def _answers(module: KGEModule, rows: pl.DataFrame, side: Side, k: int) -> list[tuple[float, list[str], list[float]]]:
     """The right answer's score, and the answers that are not known with theirs, of queries of one side."""
     graph, model, known = module.graph, module.model, module.known()
-    device = known.cells.device  # where the ranks were made; Lightning may have moved the model away since
+    device = known.pairs.device  # where the ranks were made; Lightning may have moved the model away since
     module.to(device)
     ids = {end: graph.entities.index(rows[end]).to(device) for end in ("head", "tail")}
     anchor, target = (ids["tail"], ids["head"]) if side is Side.HEAD else (ids["head"], ids["tail"])

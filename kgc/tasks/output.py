@@ -151,7 +151,7 @@ def write_run(
             config=OmegaConf.to_yaml(cfg),
             facts=run_facts(graph, words) | ({"time": spent_words(session.seconds)} if session.seconds else {}),
             notes=notes(graph),
-            worst=worst_answered(module, ranks),
+            worst=None if module.shard is not None else worst_answered(module, ranks),
             names=graph.annotations.relation_names,
             more=annotated.sections(ranks, graph.annotations, graph.entities),
         )
