@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from kgc.console import Terminal
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
-from kgc.foreign import FORMATS, Trained, load_vectors, read_trained, read_vectors, read_vocabulary
+from kgc.foreign.trained import FORMATS, Trained, read_trained
+from kgc.foreign.vectors import load_vectors, read_vectors, read_vocabulary
 from kgc.models.base import KGEModel
 from kgc.models.messages import OverFacts
 from kgc.paths import config_dir
