@@ -40,7 +40,10 @@ _RECORDS = {
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "pathlib": {"PosixPath", "WindowsPath"},
     "torch.serialization": {"_get_layout"},
-    "torch": {"Size", *(str(kind).removeprefix("torch.") for kind in vars(torch).values() if type(kind) is torch.dtype)},
+    "torch": {
+        "Size",
+        *(str(kind).removeprefix("torch.") for kind in vars(torch).values() if type(kind) is torch.dtype),
+    },
 }
 
 

@@ -4,7 +4,6 @@ work costs. For scripts that a test starts: a process with threads, as pytest-xd
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 import traceback
@@ -41,16 +40,6 @@ def _work(folder: Path, rank: int, processes: int, work: Callable[..., Any], arg
         (folder / f"{rank}.txt").write_text(traceback.format_exc())
     finally:
         os._exit(code)
-
-
-class ForkingContext:
-    """In the place of `multiprocessing` in `kgc.tasks.launch`: its processes are forked."""
-
-    def get_context(self, kind: str) -> Any:
-        return multiprocessing.get_context("fork")
-
-    def parent_process(self) -> Any:
-        return multiprocessing.parent_process()
 
 
 def ended(pid: int, seconds: float) -> bool:

@@ -52,6 +52,7 @@ def triples(number: int, seed: int) -> Triples:
     return Triples(*rows)
 
 
+@functools.cache  # made before the forks: Polars has threads
 def graph() -> KnowledgeGraph:
     entities, relations = (Vocabulary([f"{x}{i:02}" for i in range(n)]) for x, n in (("e", E), ("r", R)))
     return KnowledgeGraph("drawn", entities, relations, triples(T, 0), Triples.empty(), Triples.empty())

@@ -23,7 +23,15 @@ LAYERS: list[list[set[str]]] = [
         {"metrics"},
         {"foreign", "vectors"},
     ],
-    [{"module"}, {"callbacks"}, {"console"}, {"tracking"}, {"runtime"}, {"strategy"}, {"report", "summary", "page", "plots"}],
+    [
+        {"module"},
+        {"callbacks"},
+        {"console"},
+        {"tracking"},
+        {"runtime"},
+        {"strategy"},
+        {"report", "summary", "page", "plots"},
+    ],
     [{"tasks"}],
     [{"cli"}],
 ]

@@ -60,8 +60,7 @@ class BlockPart(Part):
                 *self.locally(lambda size: self._count_whole_rows(bind(size), layout, size, unsteady > 0, value), block)
             )
             better, equal, nonfinite = (
-                torch.where(unsteady > 0, new, old)
-                for new, old in zip(again, (better, equal, nonfinite), strict=True)
+                torch.where(unsteady > 0, new, old) for new, old in zip(again, (better, equal, nonfinite), strict=True)
             )
         return self.judged(value, better, equal, nonfinite)
 

@@ -73,7 +73,9 @@ def checkpoint_size(module: KGEModule) -> int:
     if module.shard is not None:  # and the rows of other processes
         table = module.model.entity.weight
         others = (module.shard.rows - module.shard.held) * table[0].numel() * table.element_size()
-        return others + int((trained + others) * state_share(module)) + sum(t.numel() * t.element_size() for t in tensors)
+        return (
+            others + int((trained + others) * state_share(module)) + sum(t.numel() * t.element_size() for t in tensors)
+        )
     return sum(t.numel() * t.element_size() for t in tensors) + int(trained * state_share(module))
 
 

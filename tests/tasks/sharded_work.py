@@ -1,4 +1,4 @@
-"""Runs of several processes, forked from this one; see `forks.py`.
+"""Runs of several processes, forked from a server that has everything imported: a process costs what its work costs.
 
     python sharded_work.py SCENARIO FOLDER
 
@@ -7,21 +7,24 @@ leaves runs in FOLDER, and what else the tests of the scenario want to know in F
 
 from __future__ import annotations
 
+import functools
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-import forks
 import runs
 import torch
 import torch.distributed.tensor
 from forks import ended
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from kgc.callbacks import CheckpointFiles
 from kgc.errors import UserError
@@ -34,6 +37,8 @@ from kgc.tasks.consolidate import consolidate
 WORDS = ["trainer.max_epochs=8", "trainer.val_every=4", "trainer.patience=null", "sampler=adversarial", "test=false"]
 SHARDED = ["trainer=sharded_cpu", "trainer.devices=2"]
 LAST = Path("checkpoints", "last.ckpt")
+PRELOADED = ["runs", "torch.distributed.tensor", "torch.distributed.checkpoint", "kgc.tasks.train", "kgc.tasks.evaluate"]
+FORKS = multiprocessing.get_context("forkserver")
 
 
 def follow(folder: Path) -> dict[str, Any]:
@@ -83,7 +88,9 @@ def evaluate(folder: Path) -> dict[str, Any]:
     words = ["model=complex", "objective=one_vs_all", "trainer.max_epochs=1", "test=false"]
     runs.train(folder / "run", *words, *SHARDED)
     best = f"checkpoint='{folder}/run/checkpoints/best.ckpt'"
-    runs.write_splits(folder / "little", train=runs.bundled("nations")["train"], test=runs.bundled("nations")["test"][:1])
+    runs.write_splits(
+        folder / "little", train=runs.bundled("nations")["train"], test=runs.bundled("nations")["test"][:1]
+    )
     little = ["dataset=folder", f"dataset.path='{folder}/little'"]
     for name, more in (("", []), ("little ", little)):
         runs.evaluate(folder / f"{name}alone", best, *more)
@@ -98,27 +105,44 @@ def evaluate(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def die(number: int, rank: int = 1) -> Callable[[], None]:
-    """A function whose call of a number, in one of the processes, is its last."""
-    calls = []
-
-    def called() -> None:
-        calls.append(None)
-        if len(calls) == number and os.environ.get("RANK") == str(rank):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return called
+# Where a process is killed: (class, method), which of its calls is the last, and in which process.
+Death = tuple[type, str, int, int]
 
 
-def killed(start: Callable[[], Any], owner: Any, name: str, dying: Callable[[], None]) -> dict[str, Any]:
-    """How a run ends of which a process is killed in a method, and how many seconds the others go on."""
-    original = getattr(owner, name)
+def work(task: str, death: Death | None, *arguments: Any) -> Any:
+    """One process of a run, which may die."""
+    run, place = RUNS[task]
+    torch.set_num_threads(1)
+    train.write_run = link_prediction.write_run = write_little
+    if death is not None:
+        owner, name, number, rank = death
+        original = getattr(owner, name)
+        calls = []
 
-    def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        dying()
-        return original(self, *arguments, **options)
+        def method(*arguments: Any, **options: Any) -> Any:
+            calls.append(None)
+            if len(calls) == number and os.environ["RANK"] == str(rank):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*arguments, **options)
 
-    setattr(owner, name, method)
+        setattr(owner, name, method)
+    with open(f"{arguments[place]}.pids", "a") as file:
+        file.write(f"{os.getpid()}\n")
+    return run(*arguments)
+
+
+# What a process of a task runs, and which of its arguments names the folder.
+RUNS = {"train": (train.run, 2), "evaluate": (link_prediction.run, 1)}
+
+
+def dying(death: Death | None) -> None:
+    """The runs that follow die so, or not at all."""
+    train.run, link_prediction.run = (functools.partial(work, task, death) for task in RUNS)
+
+
+def killed(start: Callable[[], Any], death: Death) -> dict[str, Any]:
+    """What a run says of which a process is killed, and how many seconds it went on."""
+    dying(death)
     began = time.monotonic()
     try:
         start()
@@ -126,41 +150,38 @@ def killed(start: Callable[[], Any], owner: Any, name: str, dying: Callable[[], 
     except RuntimeError as error:
         return {"said": str(error), "seconds": time.monotonic() - began}
     finally:
-        setattr(owner, name, original)
+        dying(None)
 
 
 def kill(folder: Path) -> dict[str, Any]:
     """Runs of which one process is killed, and what goes on from them."""
-    from torch.distributed.checkpoint.filesystem import FileSystemWriter
-
-    found: dict[str, Any] = {}
     sizes = [*WORDS, "trainer.val_every=1", "trainer.max_epochs=3"]
+    found: dict[str, Any] = {"parent": parent_killed(folder / "orphans", [*sizes, *SHARDED, "trainer.max_epochs=9999"])}
     runs.train(folder / "sharded", *sizes, *SHARDED)
     ddp = ["trainer=ddp_cpu"]
     runs.train(folder / "ddp", *sizes, *ddp)
     cases = {
-        "training": (SHARDED, NegativeSampling, "loss", die(17)),
-        "validation": (SHARDED, KGEModule, "rank_step", die(4)),
-        "writing": (SHARDED, FileSystemWriter, "write_data", die(4)),  # two states an epoch
-        "ddp training": (ddp, NegativeSampling, "loss", die(10)),
-        "ddp writing": (ddp, CheckpointFiles, "save_checkpoint", die(4, rank=0)),
+        "training": (SHARDED, (NegativeSampling, "loss", 17, 1)),
+        "validation": (SHARDED, (KGEModule, "rank_step", 4, 1)),
+        "writing": (SHARDED, (FileSystemWriter, "write_data", 4, 1)),  # two states an epoch
+        "ddp training": (ddp, (NegativeSampling, "loss", 10, 1)),
+        "ddp writing": (ddp, (CheckpointFiles, "save_checkpoint", 4, 0)),
     }
-    for name, (form, owner, method, dying) in cases.items():
+    for name, (form, death) in cases.items():
         run = folder / name
-        found[name] = killed(lambda run=run, form=form: runs.train(run, *sizes, *form), owner, method, dying)
+        found[name] = killed(lambda run=run, form=form: runs.train(run, *sizes, *form), death)
         runs.resume(run / LAST)
     best = f"checkpoint='{folder}/sharded/checkpoints/best.ckpt'"
     words = ["trainer=sharded_cpu", "trainer.devices=3"]
     found["evaluation"] = killed(
-        lambda: runs.evaluate(folder / "evaluation", best, *words), KGEModule, "rank_step", die(1)
+        lambda: runs.evaluate(folder / "evaluation", best, *words), (KGEModule, "rank_step", 1, 1)
     )
-    found["parent"] = parent_killed(folder / "orphans", [*sizes, *SHARDED, "trainer.max_epochs=100000"])
     return found
 
 
 def parent_killed(folder: Path, words: list[str]) -> bool:
     """Whether the processes of a run end when the one that started them is killed."""
-    parent = os.fork()
+    parent = os.fork()  # nothing has threads yet
     if parent == 0:
         try:
             runs.train(folder, *words)
@@ -168,15 +189,18 @@ def parent_killed(folder: Path, words: list[str]) -> bool:
             os._exit(1)
     while not (folder / LAST / "meta.pt").exists():
         time.sleep(0.05)
-    workers = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    workers = [int(pid) for pid in Path(f"{folder}.pids").read_text().split()]
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    return len(workers) >= 2 and all(ended(pid, 60) for pid in workers)
+    return len(workers) == 2 and all(ended(pid, 60) for pid in workers)
 
 
 def main(scenario: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    launch.multiprocessing = forks.ForkingContext()
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    forkserver.ensure_running()
+    launch.multiprocessing.get_context = lambda kind: FORKS
+    dying(None)
     train.write_run = link_prediction.write_run = write_little
     found = {"follow": follow, "evaluate": evaluate, "kill": kill}[scenario](folder)
     (folder / "found.json").write_text(json.dumps(found))
