@@ -38,6 +38,7 @@ _RECORDS = {
         "_MEM_FORMAT_ENCODING",
     },
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "pathlib": {"PosixPath", "WindowsPath"},
     "torch.serialization": {"_get_layout"},
     "torch": {
         "Size",

@@ -160,8 +160,8 @@ class KGEModule(LightningModule):
         coalesce_gradients(optimizer)
 
     def _average_gradients(self) -> None:
-        """Of a sharded table over the groups that hold the same rows, of all else over all processes, to which it is the
-        same: bit for bit, so that nothing drifts apart."""
+        """Of a sharded table over the groups that hold the same rows, of all else over all processes, so that it stays
+        the same on each, bit for bit."""
         groups = self.device_mesh["data_parallel"]
         table = self.model.entity.weight
         for parameter in self.parameters():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -98,8 +99,8 @@ class KGEModel(nn.Module):
                 entity_init(self.entity.weight)
             else:
                 self.entity.weight.copy_(rows_of(entity_init, num_entities, stored, self.shard.first, self.shard.stop))
-                self.entity.register_state_dict_post_hook(self._whole_in_state)
-                self.entity.register_load_state_dict_pre_hook(self._part_of_state)
+                self.entity.register_state_dict_post_hook(partial(self._whole_in_state))
+                self.entity.register_load_state_dict_pre_hook(partial(self._part_of_state))
             relation_init(self.relation.weight)
 
     # What a model file writes.

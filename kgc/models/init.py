@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +117,7 @@ def _fill(init: Init, kept: Tensor, rows: int, first: int, width: int) -> None:
         init(kept)
         return
     starts = [*range(0, max(1, rows - _ROWS // 2), _ROWS), rows]  # the last turn is no shorter than half
-    for start, stop in zip(starts, starts[1:], strict=False):
+    for start, stop in pairwise(starts):
         # Columns of a wider table lie apart in memory, and are then drawn one by one.
         drawn = torch.empty(stop - start, width)[:, : kept.shape[1]]
         init(drawn)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kgc.checkpoint_folder import is_folder, read_folder
+from kgc.checkpoint_folder import is_folder
 from kgc.errors import UserError
 from kgc.tasks.build import read_weights
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -81,14 +82,15 @@ def launch(function: Callable[..., Any], processes: int, *arguments: Any) -> Any
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _end(workers, grace)
+        ends = _end(workers, grace)
     for kind, value in outcomes.values():
         if kind == "mistake":
             raise UserError(value)
     if any(kind != "done" for kind, _ in outcomes.values()):
         if asked:
             raise KeyboardInterrupt
-        raise RuntimeError(f"process {next(r for r, o in outcomes.items() if o[0] != 'done')} of the run failed")
+        rank = next(rank for rank, outcome in outcomes.items() if outcome[0] != "done")
+        raise RuntimeError(f"process {rank} of the run failed{_how(ends[rank])}; the others were ended")
     return outcomes[0][1]
 
 
@@ -106,14 +108,28 @@ def _collect(pipes: list[Connection]) -> dict[int, tuple[str, Any]]:
     return outcomes
 
 
-def _end(workers: list[Any], grace: float) -> None:
+def _how(code: int | None) -> str:
+    """How a process ended that did not end by itself."""
+    return f" (killed by {signal.Signals(-code).name})" if code is not None and code < 0 else ""
+
+
+def _end(workers: list[Any], grace: float) -> list[int | None]:
+    """Ends what is still running; returns the exit codes of those that ended by themselves."""
     deadline = time.monotonic() + grace
     for worker in workers:
         worker.join(max(0.0, deadline - time.monotonic()))
+    ends = [worker.exitcode for worker in workers]
     for worker in workers:
         if worker.is_alive():
             worker.kill()
             worker.join()
+    return ends
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is gone: nobody would read its result, or stop it."""
+    wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 def _work(
@@ -138,6 +154,7 @@ def _work(
     # A terminal's Ctrl-C reaches all processes; the first one passes it on as another signal, so that it comes once,
     # and not as SIGTERM, in which Lightning's handler makes a collective call.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     try:
         pipe.send(("done", function(*arguments)))
