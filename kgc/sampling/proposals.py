@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kgc.data.graph import KnowledgeGraph, counts
+from kgc.data.arrays import counts
+from kgc.data.graph import KnowledgeGraph
 from kgc.data.hygiene import degrees
 from kgc.data.known import KnownAnswers
 from kgc.errors import UserError
