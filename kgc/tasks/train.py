@@ -197,8 +197,7 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
     except Interrupted:
         terminal.say(f"stopped; the state is saved. Go on with: python train.py checkpoint={quoted(checkpoints.last)}")
         if trainer.is_global_zero and in_job() and cfg.trainer.requeue:
-            if said := requeue(stop.number or signal.SIGUSR1, stop.before):
-                terminal.say(said)
+            terminal.say(requeue(stop.number or signal.SIGUSR1, stop.before))
         raise
     epochs = len(module.history)
     module.objective = objective = None  # its triples and index are not needed again
