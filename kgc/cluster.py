@@ -66,7 +66,7 @@ def requeue(number: int, handlers: Mapping[int, Callable[..., Any] | int | None]
             that submits the trial again, which ends this process.
     """
     if number == signal.SIGINT:
-        return ""
+        return f"job {job_id()} stays ended: it was stopped by hand"
     if number == signal.SIGTERM and _state().startswith("CANCELLED"):
         return f"job {job_id()} was cancelled"
     if in_submitit() and callable(again := handlers.get(_submitit_signal())):

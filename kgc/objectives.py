@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kgc.data.arrays import PART
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
 from kgc.errors import UserError
@@ -25,8 +26,6 @@ from kgc.models.similarity import Dot
 from kgc.relation_prediction import relation_cross_entropy
 from kgc.sampling.sampler import NegativeSampler
 from kgc.types import Negatives, Queries, Side, Triples, rows_of_pools
-
-_PART = 1 << 20  # triples of a large graph that are handled at once
 
 
 class Objective(nn.Module):
@@ -305,11 +304,11 @@ def sorted_triples(triples: Triples) -> Triples:
             keys += column.numpy()
         keys.sort()
         columns = [torch.empty_like(column) for column in (triples.head, triples.relation, triples.tail)]
-        for start in range(0, keys.size, _PART):
-            rest, tail = np.divmod(keys[start : start + _PART], sizes[2])
+        for start in range(0, keys.size, PART):
+            rest, tail = np.divmod(keys[start : start + PART], sizes[2])
             relation, head = np.divmod(rest, sizes[1])
             for column, part in zip(columns, (head, relation, tail), strict=True):
-                column[start : start + _PART] = torch.from_numpy(part)
+                column[start : start + PART] = torch.from_numpy(part)
         return Triples(*columns)
     order = torch.argsort(triples.tail, stable=True)
     for column in (triples.head, triples.relation):

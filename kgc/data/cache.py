@@ -63,7 +63,7 @@ def cached_graph(
         UserError: a label outside a given vocabulary, or what `make` raises.
     """
     if cache is None:
-        cache = sum(path.stat().st_size for path in files) >= _LARGE
+        cache = are_large(files)
     if not cache:
         return make(entities, relations)
     folder = cache_folder() / digest_of(files, how)
@@ -73,6 +73,11 @@ def cached_graph(
         if _store(folder, graph):
             graph = _load(folder, name) or graph
     return in_vocabularies(graph, entities, relations)
+
+
+def are_large(files: Sequence[Path]) -> bool:
+    """Whether files take so long to read that their ids are worth keeping."""
+    return sum(path.stat().st_size for path in files) >= _LARGE
 
 
 def digest_of(files: Sequence[Path], how: Mapping[str, Any]) -> str:

@@ -13,12 +13,13 @@ import pooch
 import yaml
 from torch import Tensor
 
-from kgc.data.cache import cached_graph
+from kgc.data.cache import are_large, cached_graph
 from kgc.data.download import fetch_files
 from kgc.data.formats import read_folder, source_files
 from kgc.data.graph import KnowledgeGraph, graph_of, in_vocabularies
 from kgc.data.hygiene import check_drop, cleaned
 from kgc.data.ogb import read_candidates
+from kgc.data.parts import graph_in_parts
 from kgc.data.reader import PLAIN, Layout, find_split
 from kgc.data.splitting import SplitRule, split_table
 from kgc.data.synthetic import make_graph
@@ -110,6 +111,11 @@ def _folder(
     how = {"format": format, "layout": asdict(layout)}
 
     def make(entities: Vocabulary | None, relations: Vocabulary | None) -> KnowledgeGraph:
+        files = source_files(folder, format)
+        if entities is relations is None and are_large(files) and files == source_files(folder, "splits"):
+            paths = {split: find_split(folder, split) for split in SPLITS}
+            if (graph := graph_in_parts(paths, layout, name)) is not None:
+                return graph
         return graph_of(read_folder(folder, format, layout), name, entities, relations)
 
     return lambda *known: cached_graph(name, source_files(folder, format), how, make, cache, *known)

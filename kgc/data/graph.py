@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kgc.data.annotations import Annotations
+from kgc.data.arrays import PART, drop_repeated, int64_bytes, num_shared, occurring
 from kgc.data.formats import read_folder
 from kgc.data.reader import COLUMNS, PLAIN, Layout
 from kgc.data.tables import SPLITS, Tables
@@ -23,7 +24,6 @@ from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.types import Triples
 
-_PART = 1 << 20  # ids or labels of a large graph that are handled at once
 MANY = 1.5  # from this mean on, a side of a relation counts as N (Bordes et al. 2013)
 
 
@@ -191,24 +191,24 @@ class KnowledgeGraph:
         for vocabulary in (self.entities, self.relations):
             labels = vocabulary.series if vocabulary.series.is_sorted() else vocabulary.series.sort()
             # lengths go first, so that no two lists of labels join to the same bytes
-            sha.update(_int64_bytes(np.array([len(labels)])) + _int64_bytes(labels.str.len_bytes().to_numpy()))
-            for part in labels.to_frame("label").iter_slices(_PART):
+            sha.update(int64_bytes(np.array([len(labels)])) + int64_bytes(labels.str.len_bytes().to_numpy()))
+            for part in labels.to_frame("label").iter_slices(PART):
                 sha.update("".join(part["label"]).encode())
         distinct, duplicates = {}, {}
         for split, key in self._keys().items():
-            sha.update(_int64_bytes(np.array([key.size])))
-            for start in range(0, key.size, _PART):
-                sha.update(_int64_bytes(key[start : start + _PART]))
+            sha.update(int64_bytes(np.array([key.size])))
+            for start in range(0, key.size, PART):
+                sha.update(int64_bytes(key[start : start + PART]))
             distinct[split] = drop_repeated(key)
             duplicates[split] = len(self.stored(split)) - distinct[split].size
         entities, relations = self.seen
         held_out = [self.valid, self.test]
-        unseen_entities = _occurring([c for t in held_out for c in (t.head, t.tail)], self.num_entities) & ~entities
-        unseen_relations = _occurring([t.relation for t in held_out], self.num_relations) & ~relations
+        unseen_entities = occurring([c for t in held_out for c in (t.head, t.tail)], self.num_entities) & ~entities
+        unseen_relations = occurring([t.relation for t in held_out], self.num_relations) & ~relations
         return Findings(
             digest=sha.hexdigest(),
             duplicates=duplicates,
-            overlap={f"{a}/{b}": _num_shared(distinct[a], distinct[b]) for a, b in combinations(SPLITS, 2)},
+            overlap={f"{a}/{b}": num_shared(distinct[a], distinct[b]) for a, b in combinations(SPLITS, 2)},
             unseen_entities=int(unseen_entities.sum()),
             unseen_relations=int(unseen_relations.sum()),
         )
@@ -217,7 +217,7 @@ class KnowledgeGraph:
     def seen(self) -> tuple[Tensor, Tensor]:
         """[E] and [R] bool: the entities and the relations that occur in train."""
         train = self.stored("train")
-        return _occurring([train.head, train.tail], self.num_entities), _occurring([train.relation], self.num_relations)
+        return occurring([train.head, train.tail], self.num_entities), occurring([train.relation], self.num_relations)
 
     def _keys(self) -> dict[str, np.ndarray]:
         """One int64 per triple of each split, ascending; equal keys are equal triples, in every split.
@@ -396,20 +396,6 @@ def _count(keys: np.ndarray, size: int, num_relations: int) -> np.ndarray:
     return np.diff(np.searchsorted(keys, bounds))
 
 
-def drop_repeated(keys: np.ndarray) -> np.ndarray:
-    """The distinct values of an ascending array, in its own memory, whose content is lost."""
-    kept, last = 0, None
-    for start in range(0, keys.size, _PART):
-        part = keys[start : start + _PART]
-        new = np.diff(part, prepend=part[0] - 1) != 0
-        if last is not None:
-            new[0] = part[0] != last
-        last, found = part[-1].copy(), part[new]
-        keys[kept : kept + found.size] = found
-        kept += found.size
-    return keys[:kept]
-
-
 def relation_categories(triples: Triples, num_relations: int) -> list[str]:
     """`1-1`, `1-N`, `N-1` or `N-N` for each of R relations (Bordes et al. 2013, section 4.3).
 
@@ -419,23 +405,6 @@ def relation_categories(triples: Triples, num_relations: int) -> list[str]:
     tph, hpt = tails_per_head(triples, num_relations)
     sides = zip((hpt >= MANY).tolist(), (tph >= MANY).tolist(), strict=True)
     return [f"{'N' if heads else '1'}-{'N' if tails else '1'}" for heads, tails in sides]
-
-
-def counts(ids: Tensor, size: int) -> Tensor:
-    """[size] int64: how often each of the ids 0 … size − 1 occurs, of int32 or int64 ids."""
-    total = torch.zeros(size, dtype=torch.int64, device=ids.device)
-    for part in ids.split(max(_PART, size)):
-        total += torch.bincount(part, minlength=size)
-    return total
-
-
-def _occurring(columns: list[Tensor], size: int) -> Tensor:
-    """[size] bool: the ids that occur in any of the columns."""
-    occurs = torch.zeros(size, dtype=torch.bool)
-    for column in columns:
-        for part in column.split(_PART):
-            occurs[part.long()] = True
-    return occurs
 
 
 def _narrow(triples: Triples) -> Triples:
@@ -453,15 +422,3 @@ def _places(vocabulary: Vocabulary) -> np.ndarray | None:
     places = np.empty(len(vocabulary), dtype=np.int64)
     places[order] = np.arange(len(vocabulary))
     return places
-
-
-def _num_shared(first: np.ndarray, second: np.ndarray) -> int:
-    """How many values two ascending arrays of distinct values share."""
-    short, long = sorted((first, second), key=len)
-    place = np.searchsorted(long, short)
-    inside = place < long.size
-    return int((long[place[inside]] == short[inside]).sum())
-
-
-def _int64_bytes(array: np.ndarray) -> bytes:
-    return array.astype("<i8").tobytes()

@@ -15,7 +15,8 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from kgc.data.graph import KnowledgeGraph, counts, graph_of, relation_categories, tails_per_head, unseen_mask
+from kgc.data.arrays import counts
+from kgc.data.graph import KnowledgeGraph, graph_of, relation_categories, tails_per_head, unseen_mask
 from kgc.data.reader import COLUMNS
 from kgc.data.tables import SPLITS, Tables
 from kgc.data.vocabulary import Vocabulary

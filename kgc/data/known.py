@@ -15,11 +15,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from kgc.data.graph import drop_repeated
+from kgc.data.arrays import PART, drop_repeated
 from kgc.types import Queries, Side, Triples, rows_of_pools
 
 _LARGEST = 2**63  # int64 ends there
-_PART = 1 << 20  # triples of a large graph that are handled at once
 
 
 class KnownAnswers:
@@ -45,8 +44,8 @@ class KnownAnswers:
             self.pairs = codes.mul_(width).add_(torch.cat([triples.target(side) for side in Side]))
         else:
             self.pairs = triples.head.new_empty(2 * len(triples), dtype=torch.int64)
-            for start in range(0, len(triples), _PART):
-                part = triples[start : start + _PART].long()
+            for start in range(0, len(triples), PART):
+                part = triples[start : start + PART].long()
                 for side in Side:
                     place = side * len(triples) + start
                     numbers = self._key(part.queries(side)).mul_(width).add_(part.target(side))
@@ -160,8 +159,8 @@ def relevant(parts: Sequence[Triples], asked: Triples, num_entities: int, num_re
     found = [Triples.empty()]
     keys = {side: torch.unique(_key(asked.queries(side), num_entities, num_relations)) for side in Side}
     for part in parts:
-        for start in range(0, len(part), _PART):
-            piece = part[start : start + _PART].long()
+        for start in range(0, len(part), PART):
+            piece = part[start : start + PART].long()
             wanted = torch.zeros(len(piece), dtype=torch.bool)
             for side in Side:
                 wanted |= _places(keys[side], _key(piece.queries(side), num_entities, num_relations)) >= 0

@@ -196,7 +196,7 @@ def _read_text(path: Path, layout: Layout) -> tuple[pl.DataFrame, pl.Series]:
     """The wanted columns of a text file, and the line of each row."""
     separator = SEPARATORS[file_ending(path)]
     records = read_records(path, quoted=separator == ",")
-    columns = layout.columns or _neo4j_columns(records, separator)
+    columns = layout.columns or neo4j_columns(records, separator)
     if columns is None and not layout.extra:
         frame = split_fields(path, records, separator, layout.names, separator == ",")
         return frame.select(COLUMNS), records["line"]
@@ -214,7 +214,7 @@ def _read_text(path: Path, layout: Layout) -> tuple[pl.DataFrame, pl.Series]:
     return frame, records["line"]
 
 
-def _neo4j_columns(records: pl.DataFrame, separator: str) -> Sequence[str] | None:
+def neo4j_columns(records: pl.DataFrame, separator: str) -> Sequence[str] | None:
     """The columns of an export of Neo4j, known by its header; None for any other file."""
     if records.is_empty():
         return None

@@ -7,7 +7,8 @@ import polars as pl
 import torch
 from numpy.random import Generator
 
-from kgc.data.graph import KnowledgeGraph, drop_repeated
+from kgc.data.arrays import PART, drop_repeated
+from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
 from kgc.types import Triples
@@ -127,9 +128,8 @@ def _ranks(random: Generator, number: int, size: int, power: float) -> np.ndarra
 def _columns(keys: np.ndarray, entities: int, places: np.ndarray) -> Triples:
     """Triples of ids from numbers of triples."""
     columns = [np.empty(keys.size, dtype=np.int32) for _ in range(3)]
-    part = 1 << 20
-    for start in range(0, keys.size, part):
-        span = slice(start, start + part)
+    for start in range(0, keys.size, PART):
+        span = slice(start, start + PART)
         rest, tail = np.divmod(keys[span], entities)
         relation, head = np.divmod(rest, entities)
         columns[0][span], columns[1][span], columns[2][span] = places[head], relation, places[tail]

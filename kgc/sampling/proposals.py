@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kgc.data.arrays import counts
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.hygiene import degrees
 from kgc.data.known import KnownAnswers
@@ -162,9 +163,9 @@ class InBatch(Proposal):
         self.frequency: dict[Side | None, Tensor] = {}  # [E] log P(e); None: over both ends
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
-        self.answered = graph.train.to(device)
+        self.answered = graph.stored("train").to(device)
         if self.log_q:
-            count = {s: torch.bincount(graph.train.target(s), minlength=graph.num_entities).double() for s in Side}
+            count = {s: counts(self.answered.target(s), graph.num_entities).double() for s in Side}
             tables = count | {None: count[Side.HEAD] + count[Side.TAIL]}
             self.frequency = {s: (table / table.sum()).log().float().to(device) for s, table in tables.items()}
 
@@ -181,8 +182,8 @@ class InBatch(Proposal):
         """[1] the right answer of a triple of train at the asked end of a single query."""
         triple = torch.randint(len(self.answered), (1,), generator=generator, device=generator.device)
         if isinstance(side, Side):
-            return self.answered.target(side)[triple]
-        return torch.where(side == Side.HEAD, self.answered.head[triple], self.answered.tail[triple])
+            return self.answered.target(side)[triple].long()
+        return torch.where(side == Side.HEAD, self.answered.head[triple], self.answered.tail[triple]).long()
 
 
 class Typed(Proposal):
@@ -201,9 +202,9 @@ class Typed(Proposal):
 
     def setup(self, graph: KnowledgeGraph, device: torch.device) -> None:
         self.num_entities, self.num_relations = graph.num_entities, graph.num_relations
-        train = graph.train.to(device)
-        groups = torch.cat([side * graph.num_relations + train.relation for side in Side])
-        cells = torch.unique(groups * graph.num_entities + torch.cat([train.target(side) for side in Side]))
+        train = graph.stored("train").to(device)
+        groups = torch.cat([side * graph.num_relations + train.relation.long() for side in Side])
+        cells = torch.unique(groups.mul_(graph.num_entities).add_(torch.cat([train.target(side) for side in Side])))
         self.members = cells % graph.num_entities  # [M] by group
         counts = torch.bincount(cells // graph.num_entities, minlength=len(Side) * graph.num_relations)
         self.offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # [2R + 1]

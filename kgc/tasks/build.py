@@ -224,7 +224,7 @@ def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: T
     Args:
         cfg: its node `model`.
         num_entities, num_relations: E and R.
-        facts: the train split, for models that pass messages over the graph.
+        facts: the train split, for models that pass messages over the graph; int32 or int64 ids.
     """
     layout = shard_layout(cfg)
     if layout is not None:
@@ -236,8 +236,9 @@ def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: T
             )
     with sharded(layout):
         model = call(cfg.model, "model", num_entities=num_entities, num_relations=num_relations)
-    if facts is not None and hasattr(model, "use_facts"):
-        model.use_facts(facts)
+    takes_facts = getattr(type(model), "use_facts", KGEModel.use_facts) is not KGEModel.use_facts
+    if facts is not None and takes_facts:
+        model.use_facts(facts.long())
     return model
 
 
@@ -269,7 +270,7 @@ def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> 
     Raises:
         UserError: sparse gradients where something needs dense ones, or batches without negatives.
     """
-    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.stored("train"))
     objective = call(cfg.objective, "objective")
     if cfg.optimizer.get("sparse"):
         if not objective.sparse:

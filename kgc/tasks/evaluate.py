@@ -91,13 +91,13 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
         cfg.annotations = present_annotations(checkpoint.config.get("annotations") or {}, terminal)
     graph = build_graph(cfg, None if inference else checkpoint.entities, checkpoint.relations)
     if not own_data and issubclass(get_class(cfg.model._target_), OverFacts):
-        terminal.say(f"facts      messages pass over the {len(graph.train):,} train triples of {graph.name}")
+        terminal.say(f"facts      messages pass over the {len(graph.stored('train')):,} train triples of {graph.name}")
     if own_data and graph.digest != checkpoint.digest:
         terminal.say(
             f"warning: the data of {graph.name} changed since training (digest {graph.digest[:12]}, then "
             f"{checkpoint.digest[:12]}): these numbers are not comparable with the run's own"
         )
-    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.stored("train"))
     load_weights(model, checkpoint)
     return graph, model, cfg
 

@@ -61,7 +61,7 @@ def mine_and_test(
     """
     run_dir, terminal = session.run_dir, session.terminal
     trainer = build_trainer(cfg, run_dir, callbacks=[ProgressLine(terminal)], logger=False)
-    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.train)
+    model = build_model(cfg, graph.num_entities, graph.num_relations, graph.stored("train"))
     module = KGEModule(model, graph, seed=cfg.seed, identity=identity, **ranking_arguments(cfg))
     terminal.say(f"model      {type(model).__name__}, mined (sampler, objective and optimizer are not used)")
     terminal.say(f"run        {run_dir}")

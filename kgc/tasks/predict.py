@@ -64,7 +64,7 @@ def predict(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
         session.start_logging(cfg)
         device = device_of(cfg)
         model = model.to(device).eval()
-        triples = Triples.cat([graph.split(name) for name in cfg.ranking.filter] or [Triples.empty()])
+        triples = Triples.cat([graph.stored(name) for name in cfg.ranking.filter] or [Triples.empty()])
         known = KnownAnswers(triples.to(device), graph.num_entities, graph.num_relations)
         marks = options.known == "mark"
         with exact_arithmetic(device), torch.no_grad():

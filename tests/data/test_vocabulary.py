@@ -39,3 +39,28 @@ def test_given_order_is_kept_and_unknown_labels_are_minus_one():
 def test_repeated_label():
     with pytest.raises(UserError, match=r"^label 'a' occurs more than once; every entity and relation needs"):
         Vocabulary(["a", "b", "a"])
+
+
+@given(labels=labels)
+@example(labels=["é", "", "\U00010000"])
+def test_very_many_labels_are_kept_as_bytes(labels):
+    vocabulary = Vocabulary(list(dict.fromkeys(labels)))
+    assert vocabulary.state() == vocabulary.labels
+    assert Vocabulary.from_state(vocabulary.state()) == vocabulary
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kgc.data.vocabulary._MANY", 0)
+        patch.setattr("kgc.data.vocabulary._PIECE", 4)
+        state = vocabulary.state()
+        assert state["bytes"].numpy().tobytes() == "".join(vocabulary.labels).encode()
+        assert state["sizes"].tolist() == [len(label.encode()) for label in vocabulary.labels]
+        again = Vocabulary.from_state(state)
+    assert again == vocabulary
+    assert again.labels == vocabulary.labels
+
+
+def test_damaged_bytes_of_labels():
+    for sizes in ([1, 1], [4, -1], [2]):
+        with pytest.raises(ValueError, match="its labels are damaged"):
+            Vocabulary.from_state({"bytes": torch.zeros(3, dtype=torch.uint8), "sizes": torch.tensor(sizes)})
+    with pytest.raises(UserError, match="label 'a' occurs more than once"):
+        Vocabulary.from_state({"bytes": torch.tensor(list(b"aa"), dtype=torch.uint8), "sizes": torch.tensor([1, 1])})

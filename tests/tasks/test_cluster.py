@@ -126,7 +126,7 @@ def test_what_slurm_and_torchrun_say(monkeypatch, job):
 
 
 def test_what_goes_back_into_the_queue(monkeypatch, job):
-    assert cluster.requeue(signal.SIGINT, {}) == ""
+    assert cluster.requeue(signal.SIGINT, {}) == "job 4100 stays ended: it was stopped by hand"
     assert cluster.requeue(signal.SIGUSR1, {}) == "job 4100 is back in the queue and goes on from there"
     assert asked(job) == ["requeue 4100"]
     assert "back in the queue" in cluster.requeue(signal.SIGTERM, {})
