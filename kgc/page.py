@@ -112,6 +112,7 @@ h1 { font-size: 1.7rem; line-height: 1.2; font-weight: 650; margin: 0 0 .4rem; o
 h2 { font-size: 1.15rem; font-weight: 650; margin: 2.8rem 0 .7rem; padding-bottom: .3rem;
   border-bottom: 1px solid var(--line); }
 h3 { font-size: .95rem; font-weight: 650; margin: 1.6rem 0 .4rem; }
+.note, figcaption, li { overflow-wrap: anywhere; }
 .note, figcaption { color: var(--soft); font-size: .875rem; margin: .5rem 0; max-width: 46rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(7rem, 1fr)); gap: 1rem; margin: 1.4rem 0 0; }
 .tiles dt { color: var(--soft); font-size: .875rem; }
@@ -139,7 +140,7 @@ thead th { color: var(--soft); font-size: .825rem; white-space: nowrap; }
 .facts th { color: var(--soft); white-space: nowrap; }
 .facts td { overflow-wrap: anywhere; min-width: 14rem; padding-right: 0; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1.8rem 2.2rem; }
-figure { margin: 0; break-inside: avoid; }
+figure { margin: 0; min-width: 0; break-inside: avoid; }
 svg { display: block; width: 100%; height: auto; }
 svg path { stroke-linejoin: round; }
 svg text { font-family: inherit; }

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 _WIDTH, _HEIGHT = 440, 280  # units of the viewBox; about pixels on a desktop, four fifths of them on a phone
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 18, 18, 46  # margins around the axes
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 20, 18, 46  # margins around the axes
 _TEXT = 13  # height of letters
 # Of a series without a colour of its own, by its place. Dashes tell series apart where colours do not.
 _COLOURS = ("var(--tail)", "var(--head)", "var(--third)", "var(--fourth)")
@@ -78,7 +78,8 @@ def hits_curve(ranks: Mapping[str, np.ndarray], *, alt: str) -> str:
     """
     last = max(10.0, *(np.ceil(values.max()) for values in ranks.values()))
     decades = int(math.log10(last)) + 1
-    marks = [s * 10**d for d in range(decades) for s in ((1, 3) if decades <= 4 else (1,)) if s * 10**d <= last]
+    marks = [s * 10**d for d in range(0, decades, 1 + decades // 9) for s in ((1, 3) if decades <= 4 else (1,))]
+    marks = [mark for mark in marks if mark <= last]
     across = _Scale(0, math.log10(last), {math.log10(mark): _count(mark) for mark in marks})
     axes = _Axes(across, _linear(0, 1, percent=True), "K", "Hits@K")
     for place, (name, values) in enumerate(ranks.items()):
@@ -108,7 +109,7 @@ def grouped_bars(
     """
     series = list(dict.fromkeys(name for group in values.values() for name in group))
     ticks = {i + 0.5: group for i, group in enumerate(values)}
-    axes = _Axes(_Scale(0, len(values), ticks), _linear(0, 1), "", y_label, notes)
+    axes = _Axes(_Scale(0, len(values), ticks), _linear(0, 1), "", y_label, notes, top=40)
     width = 0.8 / max(1, len(series))
     for place, name in enumerate(series):
         groups = [i for i, group in enumerate(values.values()) if name in group]
@@ -146,7 +147,7 @@ def _linear(low: float, high: float, percent: bool = False, whole: bool = False)
         if percent:
             ticks[value] = f"{100 * value:.{max(0, digits - 2)}f}%"
         else:
-            ticks[value] = f"{value:.{digits}f}" if step >= 1e-4 and abs(value) < 1e6 else f"{value:.3g}"
+            ticks[value] = _short(value, digits) if value else "0"
     return _Scale(first * step, last * step, ticks)
 
 
@@ -154,9 +155,15 @@ class _Axes:
     """One picture: axes, their labels, and what is drawn between them."""
 
     def __init__(
-        self, across: _Scale, up: _Scale, x_label: str, y_label: str, notes: Mapping[str, str] | None = None
+        self,
+        across: _Scale,
+        up: _Scale,
+        x_label: str,
+        y_label: str,
+        notes: Mapping[str, str] | None = None,
+        top: int = _TOP,
     ) -> None:
-        self.across, self.up = across, up
+        self.across, self.up, self.top = across, up, top
         self.parts: list[str] = []
         bottom, notes = _HEIGHT - _BOTTOM, notes or {}
         for value, label in up.ticks.items():
@@ -169,7 +176,7 @@ class _Axes:
             if label in notes:
                 self._text(x, bottom + 34, notes[label], "middle", soft=True)
         self._text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 6, x_label, "middle", soft=True)
-        middle = (_TOP + bottom) / 2
+        middle = (top + bottom) / 2
         self._text(13, middle, y_label, "middle", soft=True, turn=f' transform="rotate(-90 13 {middle:.1f})"')
 
     def line(self, x: np.ndarray, y: np.ndarray, style: int, steps: bool = False) -> None:
@@ -207,12 +214,12 @@ class _Axes:
         if where == "top":  # in one line above the axes
             x = float(_LEFT)
             for place, name in enumerate(series):
-                self._key(x, 0.0, name, _style(name, place), bars)
+                self._key(x, 6.0, name, _style(name, place), bars)
                 x += 34 + 7.5 * len(name)
             return
         longest = max(min(len(name), _LONGEST) for name in series)
         x = _WIDTH - _RIGHT - 28 - 7.2 * longest
-        y = _TOP + 4 if where == "right" else _HEIGHT - _BOTTOM - 10 - 18 * len(series)
+        y = self.top + 4 if where == "right" else _HEIGHT - _BOTTOM - 10 - 18 * len(series)
         for place, name in enumerate(series):
             self._key(x, y + 18 * place, name, _style(name, place), bars)
 
@@ -234,7 +241,7 @@ class _Axes:
         return self.across.place(values, _LEFT, _WIDTH - _RIGHT)
 
     def _y(self, values: np.ndarray | float) -> np.ndarray:
-        return self.up.place(values, _HEIGHT - _BOTTOM, _TOP)
+        return self.up.place(values, _HEIGHT - _BOTTOM, self.top)
 
 
 def _style(name: str, place: int) -> int:
@@ -242,4 +249,17 @@ def _style(name: str, place: int) -> int:
 
 
 def _count(value: float) -> str:
-    return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}k"
+    """A whole number in four letters."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= size:
+            return f"{value / (1e3 if letter == 'k' else size):,.0f}{letter}"
+    return f"{value:,.0f}"
+
+
+def _short(value: float, digits: int) -> str:
+    """A number with so many decimals, or with an exponent where that needs more than six letters."""
+    label = f"{value:.{digits}f}"
+    if len(label) <= 6:
+        return label
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa.removesuffix('.0')}e{int(exponent)}"

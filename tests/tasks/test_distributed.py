@@ -14,25 +14,28 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import runs
+import wandb_file
 
 from kgc.errors import UserError
 from kgc.tasks import train
 from kgc.tasks.launch import processes_wanted
 
-WORDS = ["dataset=nations", "model.dim=8", "trainer=ddp_cpu", "trainer.val_every=1", "logger=csv", "batch_size=100"]
+WORDS = ["dataset=nations", "model.dim=8", "trainer=ddp_cpu", "trainer.val_every=1", "batch_size=100"]
+LOGGERS = ["logger=[wandb,csv]", "logger.wandb.mode=offline"]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A run of two processes by command, and how it ended."""
     folder = tmp_path_factory.mktemp("distributed")
-    done = runs.process(folder, runs.script("train"), *WORDS, "trainer.max_epochs=2", "hydra.run.dir=a run")
+    done = runs.process(folder, runs.script("train"), *WORDS, *LOGGERS, "trainer.max_epochs=2", "hydra.run.dir=a run")
     return SimpleNamespace(folder=folder / "a run", done=done)
 
 
 def test_a_run_leaves_the_files_of_a_run(trained):
     assert trained.done.code == 0, trained.done.err
     files = {str(path.relative_to(trained.folder)) for path in trained.folder.rglob("*") if path.is_file()}
+    files = {name for name in files if not name.startswith("wandb/")}
     assert files == {
         "metrics.json",
         "ranks.parquet",
@@ -48,6 +51,15 @@ def test_a_run_leaves_the_files_of_a_run(trained):
     values = runs.metrics(trained.folder)
     assert values["test/num_queries"] == 402
     assert values["train/epochs"] == 2
+
+
+def test_nothing_is_logged_twice(trained):
+    """The only W&B run has one row an epoch, and all numbers of metrics.json."""
+    run = wandb_file.run_in(trained.folder)
+    assert [row["epoch"] for row in run.history if "train/loss" in row] == [1, 2]
+    assert list(run.curve("valid/mrr")) == [1, 2]
+    assert {key: run.summary[key] for key in runs.metrics(trained.folder)} == runs.metrics(trained.folder)
+    assert run.config["trainer"]["devices"] == 2
 
 
 def test_console_lines_are_not_doubled(trained):
@@ -84,7 +96,7 @@ def test_ranks_are_those_of_one_process(trained, tmp_path):
 def test_batch_statistics_are_one_for_both_processes(tmp_path):
     """Validation in training, whose queries both processes share, and the saved state see the same ones."""
     network = ["model=conve", "model.height=2", "model.channels=4", "model.kernel=2"]
-    runs.train(tmp_path / "run", *WORDS, *network, "trainer.max_epochs=1")
+    runs.train(tmp_path / "run", *WORDS, *network, "logger=csv", "trainer.max_epochs=1")
     row = runs.content(tmp_path / "run" / "checkpoints" / "last.ckpt")["kgc"]["history"][-1]
     alone = runs.evaluate(tmp_path / "alone", f"checkpoint='{tmp_path}/run/checkpoints/last.ckpt'", "split=valid")
     assert row["valid/mrr"] == alone["valid/mrr"]
@@ -142,6 +154,7 @@ def test_ctrl_c_keeps_the_state_and_a_resume_ends_the_run(tmp_path):
             sys.executable,
             runs.script("train"),
             *WORDS,
+            "logger=csv",
             "trainer.max_epochs=100000",
             "trainer.patience=null",
             "hydra.run.dir=run",
