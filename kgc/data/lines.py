@@ -18,6 +18,8 @@ from kgc.errors import UserError
 
 COMPRESSIONS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # ending: first bytes of such a file
 
+_PACKED = {**COMPRESSIONS, "zlib": (b"x\x01", b"x\x9c", b"x\xda")}
+
 # Text of triples shrinks to a tenth or so. What grows a hundredfold and beyond a gibibyte is made to fill a memory.
 SAFE_SIZE = 2**30
 SAFE_RATIO = 100
@@ -36,14 +38,21 @@ def read_lines(path: Path) -> pl.Series:
     if not path.is_file():
         raise UserError(f"{path}: no such file")
     packed = path.suffix.lower()
+    with path.open("rb") as file:
+        first = file.read(4)
     if magic := COMPRESSIONS.get(packed):
-        with path.open("rb") as file:
-            if file.read(len(magic)) != magic:
-                raise UserError(f"{path}: not a {packed} file (its first bytes differ); is the ending right?")
+        if not first.startswith(magic):
+            raise UserError(f"{path}: not a {packed} file (its first bytes differ); is the ending right?")
+    else:
+        _check_plain(path, first)
     if packed == ".zst":
         _check_zstd(path)
     try:
-        source = io.BytesIO(unpack_gzip(path)) if packed == ".gz" else path
+        source: Path | io.BytesIO = path
+        if packed == ".gz":
+            content = unpack_gzip(path)
+            _check_plain(path, content[:4])
+            source = io.BytesIO(content)
         lines = pl.scan_lines(source, name="text", **({} if packed == ".gz" else {"glob": False})).collect()["text"]
     except pl.exceptions.ComputeError:
         _raise_undecodable(path)
@@ -60,6 +69,13 @@ def read_lines(path: Path) -> pl.Series:
             lines = pl.concat([pl.Series("text", [lines[0][1:]]), lines[1:]])
     filled = (lines != "").arg_true()
     return lines[: filled[-1] + 1] if len(filled) else lines[:0]
+
+
+def _check_plain(path: Path, first: bytes) -> None:
+    """Refuses what is packed but not named so, or packed twice: polars would unpack it, without a bound."""
+    for ending, magic in _PACKED.items():
+        if first.startswith(magic):
+            raise UserError(f"{path}: packed once more than its name says (by its first bytes: {ending}); unpack it")
 
 
 def read_records(path: Path, quoted: bool) -> pl.DataFrame:
