@@ -33,7 +33,7 @@ from kgc.tasks.build import (
 )
 from kgc.tasks.check import check_config
 from kgc.tasks.explain import write_learned_rules
-from kgc.tasks.launch import launch, processes_wanted
+from kgc.tasks.launch import launch, processes_wanted, shared_folder
 from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
@@ -95,7 +95,7 @@ def train(cfg: DictConfig, run_dir: Path, overrides: list[str] | None = None) ->
 def run(config: dict[str, Any], words: list[str], folder: str, resume: str | None) -> dict[str, float] | None:
     """One process of a run: data, model, training, test, files. Returns what `train` returns."""
     cfg = OmegaConf.create(config)
-    run_dir = Path(folder)
+    run_dir = Path(shared_folder(cfg, folder))
     try:
         with one_line_for_files(run_dir), Session(run_dir, "train.log") as session:
             return fit_and_test(cfg, words, resume, session)

@@ -37,7 +37,13 @@ from kgc.tasks.consolidate import consolidate
 WORDS = ["trainer.max_epochs=8", "trainer.val_every=4", "trainer.patience=null", "sampler=adversarial", "test=false"]
 SHARDED = ["trainer=sharded_cpu", "trainer.devices=2"]
 LAST = Path("checkpoints", "last.ckpt")
-PRELOADED = ["runs", "torch.distributed.tensor", "torch.distributed.checkpoint", "kgc.tasks.train", "kgc.tasks.evaluate"]
+PRELOADED = [
+    "runs",
+    "torch.distributed.tensor",
+    "torch.distributed.checkpoint",
+    "kgc.tasks.train",
+    "kgc.tasks.evaluate",
+]
 FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -188,7 +194,7 @@ def parent_killed(folder: Path, words: list[str]) -> bool:
         finally:
             os._exit(1)
     while not (folder / LAST / "meta.pt").exists():
-        time.sleep(0.05)
+        assert not ended(parent, 0.1)
     workers = [int(pid) for pid in Path(f"{folder}.pids").read_text().split()]
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
