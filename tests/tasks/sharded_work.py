@@ -30,7 +30,7 @@ from kgc.callbacks import CheckpointFiles
 from kgc.errors import UserError
 from kgc.module import KGEModule
 from kgc.objectives import NegativeSampling
-from kgc.tasks import launch, link_prediction, train
+from kgc.tasks import link_prediction, train
 from kgc.tasks.consolidate import consolidate
 
 # 7 steps an epoch.
@@ -187,25 +187,30 @@ def kill(folder: Path) -> dict[str, Any]:
 
 def parent_killed(folder: Path, words: list[str]) -> bool:
     """Whether the processes of a run end when the one that started them is killed."""
-    parent = os.fork()  # nothing has threads yet
-    if parent == 0:
-        try:
-            runs.train(folder, *words)
-        finally:
-            os._exit(1)
+    starter = FORKS.Process(target=start, args=(folder, words))
+    starter.start()
+    parent = starter.pid
     while not (folder / LAST / "meta.pt").exists():
         assert not ended(parent, 0.1)
     workers = [int(pid) for pid in Path(f"{folder}.pids").read_text().split()]
     os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
+    starter.join()
     return len(workers) == 2 and all(ended(pid, 60) for pid in workers)
+
+
+def start(folder: Path, words: list[str]) -> None:
+    """A run whose processes are forked from this one, which has no threads yet."""
+    context = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda kind: context
+    dying(None)
+    runs.train(folder, *words)
 
 
 def main(scenario: str, folder: Path) -> None:
     torch.set_num_threads(1)
     multiprocessing.set_forkserver_preload(PRELOADED)
     forkserver.ensure_running()
-    launch.multiprocessing.get_context = lambda kind: FORKS
+    multiprocessing.get_context = lambda kind: FORKS
     dying(None)
     train.write_run = link_prediction.write_run = write_little
     found = {"follow": follow, "evaluate": evaluate, "kill": kill}[scenario](folder)
