@@ -20,6 +20,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import runs
 import torch
 import torch.distributed.tensor
@@ -27,6 +28,7 @@ from forks import ended
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from kgc.callbacks import CheckpointFiles
+from kgc.checkpoint_folder import read_folder
 from kgc.errors import UserError
 from kgc.module import KGEModule
 from kgc.objectives import NegativeSampling
@@ -108,7 +110,26 @@ def evaluate(folder: Path) -> dict[str, Any]:
     runs.evaluate(folder / "block", best, "ranking.precision=block", "ranking.block=16")
     more = ["trainer=sharded_cpu", "trainer.devices=3"]
     runs.evaluate(folder / "block 3", best, "ranking.precision=block", "ranking.block=16", *more)
+    vectors = vectors_of(folder / "run" / "checkpoints" / "best.ckpt", folder / "vectors")
+    runs.evaluate(folder / "vectors 1", *vectors)
+    runs.evaluate(folder / "vectors 3", *vectors, *more)
     return {}
+
+
+def vectors_of(checkpoint: Path, folder: Path) -> list[str]:
+    """The words that evaluate the vectors of a checkpoint as if they came from elsewhere."""
+    folder.mkdir()
+    content = read_folder(checkpoint)
+    words = ["model=complex", "dataset=nations"]
+    for name in ("entity", "relation"):
+        several = {"entity": "entities", "relation": "relations"}[name]
+        np.save(folder / f"{several}.npy", content["state_dict"][f"model.{name}.weight"].numpy())
+        (folder / f"{several}.txt").write_text("\n".join(content["kgc"][several]))
+        words += [
+            f"embeddings.{several}='{folder}/{several}.npy'",
+            f"embeddings.{name}_labels='{folder}/{several}.txt'",
+        ]
+    return words
 
 
 # Where a process is killed: (class, method), which of its calls is the last, and in which process.
