@@ -20,8 +20,17 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from kgc.sharding import Shard
 
@@ -85,7 +94,7 @@ def read_folder(path: str | Path, shard: Shard | None = None, tensors: bool = Tr
 
     Args:
         path: the folder.
-        shard: of this process, with its mesh; sharded tensors are then its rows. None gives whole tensors.
+        shard: of this process; sharded tensors are then its rows. None gives whole tensors.
         tensors: False leaves them out.
 
     Raises:
@@ -97,17 +106,38 @@ def read_folder(path: str | Path, shard: Shard | None = None, tensors: bool = Tr
         return _put_together({}, meta["rest"])
     reader = _Reader(path / Path(meta["data"]).name)
     wanted: dict[str, Tensor] = {}
+    first: dict[str, int] = {}
     for key, entry in reader.read_metadata().state_dict_metadata.items():
         size = list(entry.size)
         if shard is not None and key in meta["sharded"]:
-            size[0] = shard.held
+            size[0], first[key] = shard.held, shard.first
         wanted[key] = torch.zeros(size, dtype=entry.properties.dtype)
-        if shard is not None and key in meta["sharded"]:
-            wanted[key] = shard.as_dtensor(wanted[key])
     with _quiet():
-        dcp.load(wanted, storage_reader=reader, no_dist=True)
-    found = {key: t.to_local() if hasattr(t, "to_local") else t for key, t in wanted.items()}
-    return _put_together(found, meta["rest"])
+        dcp.load(wanted, storage_reader=reader, planner=_Rows(first), no_dist=True)
+    return _put_together(wanted, meta["rest"])
+
+
+class _Rows(DefaultLoadPlanner):
+    """Reads tensors from a row on.
+
+    Args:
+        first: that row, by key; 0 where none is given.
+    """
+
+    def __init__(self, first: dict[str, int]):
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.first = first
+
+    def create_local_plan(self) -> LoadPlan:
+        items = []
+        for key, tensor in self.state_dict.items():
+            offsets = torch.Size([self.first.get(key, 0), *[0] * (tensor.dim() - 1)][: tensor.dim()])
+            part = ChunkStorageMetadata(offsets=offsets, sizes=tensor.shape)
+            items += create_read_items_for_chunk_list(key, self.metadata.state_dict_metadata[key], [part])
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return self.state_dict[index.fqn]
 
 
 def check_index(path: str | Path) -> None:

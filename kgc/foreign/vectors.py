@@ -104,10 +104,12 @@ def load_vectors(model: KGEModel, entities: Tensor, relations: Tensor) -> None:
             "tables of vectors do not give; evaluate a run of kgc by checkpoint=PATH instead"
         )
     for name, table, given in (("entities", model.entity, entities), ("relations", model.relation, relations)):
-        if table.weight.shape != given.shape:
+        rows = model.num_entities if name == "entities" else len(table.weight)
+        if [rows, table.embedding_dim] != list(given.shape):
             raise UserError(
                 f"embeddings.{name} has shape {list(given.shape)}, but {type(model).__name__} with {entities.shape[1]} "
-                f"numbers an entity needs {list(table.weight.shape)}"
+                f"numbers an entity needs {[rows, table.embedding_dim]}"
             )
+        own = given if name == "relations" or model.shard is None else model.shard.part_of(given)
         with torch.no_grad():
-            table.weight.copy_(given)
+            table.weight.copy_(own)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import re
 import signal
 from collections.abc import Callable
@@ -36,6 +35,7 @@ from kgc.objectives import Objective
 from kgc.ranking import RankingOptions
 from kgc.sharding import Shard, sharded
 from kgc.strategy import ShardedStrategy
+from kgc.tasks.launch import launched, nodes_here, processes_here, rank_here
 from kgc.types import Triples
 
 
@@ -242,11 +242,6 @@ def build_model(cfg: DictConfig, num_entities: int, num_relations: int, facts: T
     return model
 
 
-def processes_here() -> int:
-    """How many processes this one's launcher started for the run."""
-    return int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1)
-
-
 def shard_layout(cfg: DictConfig) -> tuple[int, int] | None:
     """(rank, size) of this process among those that share a table of entities; None where each has a table of its own.
 
@@ -261,7 +256,7 @@ def shard_layout(cfg: DictConfig) -> tuple[int, int] | None:
         raise UserError(f"trainer.shards={size}: does not divide the {processes} processes of the run")
     if size == 1:
         return None
-    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0) % size, size
+    return rank_here() % size, size
 
 
 def build_training(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> tuple[KGEModel, Objective, int]:
@@ -387,7 +382,8 @@ def build_trainer(cfg: DictConfig, run_dir: Path, **options: Any) -> Trainer:
 def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any]) -> Trainer:
     return Trainer(
         accelerator=t.accelerator,
-        devices=t.devices,
+        devices=processes_here() // nodes_here() if launched() else t.devices,
+        num_nodes=nodes_here(),
         strategy=strategy,
         precision=t.precision,
         default_root_dir=run_dir,

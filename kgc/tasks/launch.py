@@ -18,13 +18,60 @@ from kgc.errors import UserError
 # Seconds that processes get to end by themselves when one has failed: they may wait for it in a collective call.
 _GRACE = 5.0
 
+_RUN_ID = "kgc"  # of processes that `launch` starts
+
 # Processes that any machine may start; more than these want a core each.
 _MOST = 16
 
 
+def launched() -> bool:
+    """Whether this is one of the processes that torchrun, Slurm or `launch` started for a run."""
+    return "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ
+
+
+def processes_here() -> int:
+    """How many processes work on the run of this one."""
+    return int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS") or 1) if launched() else 1
+
+
+def nodes_here() -> int:
+    """How many machines they are on."""
+    if launched() and "LOCAL_WORLD_SIZE" in os.environ:
+        return processes_here() // int(os.environ["LOCAL_WORLD_SIZE"])
+    return int(os.environ.get("SLURM_NNODES") or 1) if launched() else 1
+
+
+def rank_here() -> int:
+    """The number of this process among them."""
+    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
+
+
+def shared_folder(cfg: DictConfig, folder: str) -> str:
+    """The run's folder, the first process's on each: its name holds the second at which a process began.
+
+    Connects the processes that torchrun or Slurm started, as Lightning would later.
+    """
+    if processes_here() == 1 or os.environ.get("TORCHELASTIC_RUN_ID") == _RUN_ID:
+        return folder
+    import torch
+    from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+    from lightning_fabric.utilities.distributed import _init_dist_connection
+
+    cuda = cfg.trainer.accelerator != "cpu" and torch.cuda.is_available()
+    environment = TorchElasticEnvironment() if TorchElasticEnvironment.detect() else SLURMEnvironment()
+    if cuda:
+        torch.cuda.set_device(environment.local_rank())
+    _init_dist_connection(environment, cfg.trainer.backend or ("nccl" if cuda else "gloo"))
+    folders = [folder]
+    torch.distributed.broadcast_object_list(folders, 0)
+    if folders[0] != folder and os.path.isdir(folder) and not os.listdir(folder):
+        os.rmdir(folder)  # Hydra made it
+    return folders[0]
+
+
 def processes_wanted(cfg: DictConfig) -> int:
     """How many processes this machine shall run for `cfg.trainer`; 1 in a process of torchrun or Slurm."""
-    if "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ:
+    if launched():
         return 1
     devices = cfg.trainer.devices
     if devices in (-1, "-1", "auto"):
@@ -144,7 +191,7 @@ def _work(
         "LOCAL_WORLD_SIZE": str(processes),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "kgc",
+        "TORCHELASTIC_RUN_ID": _RUN_ID,
     }
     import torch
     from pytorch_lightning.utilities import rank_zero_only

@@ -19,7 +19,7 @@ from kgc.ranking import planned
 from kgc.runtime import prepare_process
 from kgc.tasks.build import build_trainer, ranking_arguments
 from kgc.tasks.evaluate import load
-from kgc.tasks.launch import launch, processes_wanted
+from kgc.tasks.launch import launch, processes_wanted, shared_folder
 from kgc.tasks.output import Session, run_facts, write_answers, write_run
 from kgc.tasks.query_protocol import rank_lists
 from kgc.tasks.sampled import use_candidates
@@ -50,7 +50,7 @@ def link_prediction(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
 def run(config: dict, folder: str) -> dict[str, float]:
     """One process of an evaluation."""
     cfg = OmegaConf.create(config)
-    run_dir = Path(folder)
+    run_dir = Path(shared_folder(cfg, folder))
     with one_line_for_files(run_dir), Session(run_dir, "evaluate.log", cfg.quiet) as session:
         terminal = session.terminal
         prepare_process()

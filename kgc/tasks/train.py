@@ -37,7 +37,7 @@ from kgc.tasks.build import (
 from kgc.tasks.check import check_config
 from kgc.tasks.experiments import without_misfits
 from kgc.tasks.explain import write_learned_rules
-from kgc.tasks.launch import launch, processes_wanted
+from kgc.tasks.launch import launch, processes_wanted, shared_folder
 from kgc.tasks.memory import largest_batch, one_line_for_memory
 from kgc.tasks.mine import check_mined, is_mined, mine_and_test
 from kgc.tasks.output import Session, quoted, write_run
@@ -121,7 +121,7 @@ def run(
 ) -> dict[str, float] | Pruned | None:
     """One process of a run: data, model, training, test, files. Returns what `train` returns, or why it was pruned."""
     cfg = OmegaConf.create(config)
-    run_dir = Path(folder)
+    run_dir = Path(shared_folder(cfg, folder))
     try:
         with one_line_for_files(run_dir), Session(run_dir, "train.log", cfg.quiet) as session:
             for note in notes:

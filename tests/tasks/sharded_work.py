@@ -20,6 +20,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import runs
 import torch
 import torch.distributed.tensor
@@ -27,17 +28,24 @@ from forks import ended
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
 from kgc.callbacks import CheckpointFiles
+from kgc.checkpoint_folder import read_folder
 from kgc.errors import UserError
 from kgc.module import KGEModule
 from kgc.objectives import NegativeSampling
-from kgc.tasks import launch, link_prediction, train
+from kgc.tasks import link_prediction, train
 from kgc.tasks.consolidate import consolidate
 
 # 7 steps an epoch.
 WORDS = ["trainer.max_epochs=8", "trainer.val_every=4", "trainer.patience=null", "sampler=adversarial", "test=false"]
 SHARDED = ["trainer=sharded_cpu", "trainer.devices=2"]
 LAST = Path("checkpoints", "last.ckpt")
-PRELOADED = ["runs", "torch.distributed.tensor", "torch.distributed.checkpoint", "kgc.tasks.train", "kgc.tasks.evaluate"]
+PRELOADED = [
+    "runs",
+    "torch.distributed.tensor",
+    "torch.distributed.checkpoint",
+    "kgc.tasks.train",
+    "kgc.tasks.evaluate",
+]
 FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -102,7 +110,26 @@ def evaluate(folder: Path) -> dict[str, Any]:
     runs.evaluate(folder / "block", best, "ranking.precision=block", "ranking.block=16")
     more = ["trainer=sharded_cpu", "trainer.devices=3"]
     runs.evaluate(folder / "block 3", best, "ranking.precision=block", "ranking.block=16", *more)
+    vectors = vectors_of(folder / "run" / "checkpoints" / "best.ckpt", folder / "vectors")
+    runs.evaluate(folder / "vectors 1", *vectors)
+    runs.evaluate(folder / "vectors 3", *vectors, *more)
     return {}
+
+
+def vectors_of(checkpoint: Path, folder: Path) -> list[str]:
+    """The words that evaluate the vectors of a checkpoint as if they came from elsewhere."""
+    folder.mkdir()
+    content = read_folder(checkpoint)
+    words = ["model=complex", "dataset=nations"]
+    for name in ("entity", "relation"):
+        several = {"entity": "entities", "relation": "relations"}[name]
+        np.save(folder / f"{several}.npy", content["state_dict"][f"model.{name}.weight"].numpy())
+        (folder / f"{several}.txt").write_text("\n".join(content["kgc"][several]))
+        words += [
+            f"embeddings.{several}='{folder}/{several}.npy'",
+            f"embeddings.{name}_labels='{folder}/{several}.txt'",
+        ]
+    return words
 
 
 # Where a process is killed: (class, method), which of its calls is the last, and in which process.
@@ -181,25 +208,30 @@ def kill(folder: Path) -> dict[str, Any]:
 
 def parent_killed(folder: Path, words: list[str]) -> bool:
     """Whether the processes of a run end when the one that started them is killed."""
-    parent = os.fork()  # nothing has threads yet
-    if parent == 0:
-        try:
-            runs.train(folder, *words)
-        finally:
-            os._exit(1)
+    starter = FORKS.Process(target=start, args=(folder, words))
+    starter.start()
+    parent = starter.pid
     while not (folder / LAST / "meta.pt").exists():
-        time.sleep(0.05)
+        assert not ended(parent, 0.1)
     workers = [int(pid) for pid in Path(f"{folder}.pids").read_text().split()]
     os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
+    starter.join()
     return len(workers) == 2 and all(ended(pid, 60) for pid in workers)
+
+
+def start(folder: Path, words: list[str]) -> None:
+    """A run whose processes are forked from this one, which has no threads yet."""
+    context = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda kind: context
+    dying(None)
+    runs.train(folder, *words)
 
 
 def main(scenario: str, folder: Path) -> None:
     torch.set_num_threads(1)
     multiprocessing.set_forkserver_preload(PRELOADED)
     forkserver.ensure_running()
-    launch.multiprocessing.get_context = lambda kind: FORKS
+    multiprocessing.get_context = lambda kind: FORKS
     dying(None)
     train.write_run = link_prediction.write_run = write_little
     found = {"follow": follow, "evaluate": evaluate, "kill": kill}[scenario](folder)

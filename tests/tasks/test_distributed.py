@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -197,6 +198,40 @@ def test_a_resumed_run_has_the_processes_it_had(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "run", lambda *_: started.append(1) or {})
     runs.resume(tmp_path / "run" / "checkpoints" / "last.ckpt", "trainer.max_epochs=3")
     assert started == [2]
+
+
+def test_processes_of_torchrun_share_the_folder_of_the_first(trained, tmp_path):
+    """Folders are named by the second in which a process starts; these two are made to differ. Each is a machine."""
+    started = []
+    for rank in (1, 0):
+        path = os.pathsep.join([str(runs.REPOSITORY), str(runs.REPOSITORY / "tests")])
+        ranks = {"RANK": rank, "GROUP_RANK": rank, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1}
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TORCHELASTIC_RUN_ID": "none"}
+        meeting = started[0][1] if started else meeting
+        words = [f"hydra.run.dir=run{rank}", f"checkpoint='{trained.folder}/checkpoints/best.ckpt'", "trainer=ddp_cpu"]
+        process = subprocess.Popen(
+            [sys.executable, runs.script("evaluate"), *words],
+            cwd=tmp_path,
+            env=os.environ
+            | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+            | {k: str(v) for k, v in (ranks | meeting).items()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append((process, meeting))
+    for process, _ in started:
+        _, err = process.communicate(timeout=240)
+        assert process.returncode == 0, err
+    assert [path.name for path in tmp_path.iterdir()] == ["run0"]
+    assert runs.digits(runs.metrics(tmp_path / "run0")) == runs.digits(runs.metrics(trained.folder), "test")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 # How many processes.

@@ -134,6 +134,13 @@ def test_ranks_of_blocks_are_the_same_digits(evaluated):
     assert runs.ranks(evaluated / "block 3").equals(runs.ranks(evaluated / "block"))
 
 
+def test_vectors_from_elsewhere_are_spread_too(evaluated):
+    alone = runs.metrics(evaluated / "alone")
+    for name in ("vectors 1", "vectors 3"):
+        assert runs.digits(runs.metrics(evaluated / name)) == runs.digits(alone), name
+        assert runs.ranks(evaluated / name).equals(runs.ranks(evaluated / "alone"))
+
+
 # Checkpoints.
 
 
