@@ -157,6 +157,7 @@ def relevant(parts: Sequence[Triples], asked: Triples, num_entities: int, num_re
         num_entities, num_relations: E and R.
     """
     found = [Triples.empty()]
+    asked = asked.to("cpu")
     keys = {side: torch.unique(_key(asked.queries(side), num_entities, num_relations)) for side in Side}
     for part in parts:
         for start in range(0, len(part), PART):
