@@ -72,7 +72,7 @@ class KGEModule(LightningModule):
         self.queries_at_once = 1
         self.progress: Callable[[int], None] | None = None  # told how many queries have just been ranked
         self._known: KnownAnswers | None = None  # of the queries of `_asked`
-        self._asked = Triples.empty()
+        self._asked: Triples | None = None
         self._own_filter = True
         self._failure: NonFiniteScore | None = None
         self._generator: torch.Generator | None = None
@@ -90,11 +90,16 @@ class KGEModule(LightningModule):
         self.history: list[dict[str, float]] = []  # one row an epoch
 
     def known(self) -> KnownAnswers:
-        """The filter of the split at hand, on this device: what `filter_splits` know of its queries, built once."""
+        """The filter on this device, built once: what `filter_splits` know of the queries that `start_ranking` was told
+        of, and of no others, which spares memory; before it was called, of all queries."""
         if self._known is None:
             parts = [self.graph.stored(name) for name in self.filter_splits]
             sizes = (self.graph.num_entities, self.graph.num_relations)
-            self._known = KnownAnswers(relevant(parts, self._asked, *sizes).to(self.device), *sizes)
+            if self._asked is None:
+                wanted = Triples.cat(parts or [Triples.empty()])
+            else:
+                wanted = relevant(parts, self._asked, *sizes)
+            self._known = KnownAnswers(wanted.to(self.device), *sizes)
         return self._known
 
     def filter_by(self, triples: Triples) -> None:

@@ -19,6 +19,7 @@ from kgc.data.arrays import PART, drop_repeated
 from kgc.types import Queries, Side, Triples, rows_of_pools
 
 _LARGEST = 2**63  # int64 ends there
+_FEW = 4  # known answers of a query for each candidate of its pool, up to which these are looked for there
 
 
 class KnownAnswers:
@@ -109,29 +110,35 @@ class KnownAnswers:
         """Whether candidates are known answers: [B, K] own, [N] shared or [G, N] pools' ids (see
         `kgc.types.Negatives`) give [B, K] or [B, N] bool.
 
-        A binary search for each cell of the result; on a CPU, where candidates are shared and the queries have fewer
-        known answers than the result has cells, one for each known answer in the sorted pools instead.
+        A binary search for each cell of the result; on a CPU, where candidates are shared, one for each known answer in
+        the sorted pools instead, for the queries that have few: hubs in a large graph have very many.
         """
         number, width = len(queries), candidates.shape[-1]
         if not len(self.pairs):
             return torch.zeros(number, width, dtype=torch.bool, device=candidates.device)
         pools = candidates if candidates.dim() == 2 else candidates.unsqueeze(0)  # [G, N]
-        if (
-            len(pools) < number
-            and candidates.device.type == "cpu"
-            and int(self._spans(queries)[1].sum()) < number * width
-        ):
-            return self._contained_in_pools(queries, pools)
-        own = rows_of_pools(candidates, number)
+        if len(pools) < number and candidates.device.type == "cpu":
+            few = self.number(queries) <= _FEW * width
+            found = self._contained_in_pools(queries, pools, few.nonzero().squeeze(-1))
+            many = (~few).nonzero().squeeze(-1)
+            if len(many):
+                found[many] = self._contains(queries[many], rows_of_pools(candidates, number)[many])
+            return found
+        return self._contains(queries, rows_of_pools(candidates, number))
+
+    def _contains(self, queries: Queries, own: Tensor) -> Tensor:
+        """[B, K] bool for [B, K] candidates."""
         # Of a query without a number the sum is negative, and never found.
         pair = (self._codes(queries).unsqueeze(-1) * self.num_entities + own).contiguous()
         position = torch.searchsorted(self.pairs, pair).clamp_(max=len(self.pairs) - 1)
         return self.pairs[position] == pair
 
-    def _contained_in_pools(self, queries: Queries, pools: Tensor) -> Tensor:
-        """[B, N] bool for [G, N] pools, in O(M log GN) for the M known answers of the queries."""
+    def _contained_in_pools(self, queries: Queries, pools: Tensor, some: Tensor) -> Tensor:
+        """[B, N] bool for [G, N] pools, in O(M log GN) for the M known answers of `some` of the queries; False for the
+        others."""
         number, (groups, width) = len(queries), pools.shape
-        query, answer = self.answers(queries)
+        query, answer = self.answers(queries[some])
+        query = some[query]
         step = torch.arange(groups, device=pools.device) * self.num_entities
         ordered, order = (pools + step.unsqueeze(1)).flatten().sort()
         # An entity that a pool holds several times is marked at one place, which stands for all.
@@ -157,6 +164,7 @@ def relevant(parts: Sequence[Triples], asked: Triples, num_entities: int, num_re
         num_entities, num_relations: E and R.
     """
     found = [Triples.empty()]
+    asked = asked.to("cpu")
     keys = {side: torch.unique(_key(asked.queries(side), num_entities, num_relations)) for side in Side}
     for part in parts:
         for start in range(0, len(part), PART):

@@ -36,12 +36,14 @@ class _Numbers:
 
     def __init__(self) -> None:
         self._kind = pl.Categorical(pl.Categories.random())
+        self._last = pl.Series(dtype=self._kind)  # polars forgets numbers that no column has
         self._labels: list[pl.Series] = []
         self._number = 0
 
     def __call__(self, labels: pl.Series) -> np.ndarray:
         """[B] int32 numbers of B labels."""
-        codes = labels.cast(self._kind).to_physical().cast(pl.Int32)
+        self._last = labels.cast(self._kind)
+        codes = self._last.to_physical().cast(pl.Int32)
         new = pl.DataFrame({"code": codes, "label": labels}).filter(pl.col("code") >= self._number)
         if len(new):
             new = new.unique("code").sort("code")

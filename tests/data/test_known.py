@@ -82,8 +82,8 @@ def test_contains_equals_a_dictionary_of_sets_for_pools(case, size, width, seed)
     assert got.tolist() == [[e in expected.get(key, ()) for e in shared.tolist()] for key in asked]
 
 
-@pytest.mark.parametrize(("entities", "width", "by_answers"), [(3, 2, False), (3000, 50, True)])
-def test_both_ways_through_a_pool_agree(entities, width, by_answers, monkeypatch):
+@pytest.mark.parametrize(("entities", "width", "few"), [(3, 2, 0), (3000, 50, 4)])
+def test_both_ways_through_a_pool_agree(entities, width, few, monkeypatch):
     """By the pool for each answer, where answers are few, and by the answers for each candidate of the pool."""
     generator = torch.Generator().manual_seed(0)
     train = Triples(*(torch.randint(high, (500,), generator=generator) for high in (entities, 2, entities)))
@@ -92,11 +92,12 @@ def test_both_ways_through_a_pool_agree(entities, width, by_answers, monkeypatch
     pools[:, 1] = train.head[:40:4]  # an answer of the first of the four queries that share the pool
     taken = []
     original = KnownAnswers._contained_in_pools
-    monkeypatch.setattr(KnownAnswers, "_contained_in_pools", lambda *a: taken.append(1) or original(*a))
+    monkeypatch.setattr("kgc.data.known._FEW", few)
+    monkeypatch.setattr(KnownAnswers, "_contained_in_pools", lambda *a: taken.append(len(a[3])) or original(*a))
     got = index.contains(asked, pools)
-    assert bool(taken) == by_answers
+    assert taken == [40 if few else 0]
     assert torch.equal(got, index.contains(asked, pools.repeat_interleave(4, dim=0)))
-    assert torch.equal(got, original(index, asked, pools))
+    assert torch.equal(got, original(index, asked, pools, torch.arange(40)))
     assert got.any()
 
 
@@ -226,3 +227,21 @@ def test_an_index_of_int32_ids_beyond_their_products():
     asked = Triples(triples.head.long(), triples.relation.long(), triples.tail.long())
     assert index.answers(asked.queries(Side.TAIL))[1].tolist() == [size - 2, 5]
     assert index.answers(asked.queries(Side.HEAD))[1].tolist() == [size - 1, 5]
+
+
+@pytest.mark.parametrize("few", [0, 0.25, 4])
+@given(cases(), st.data())
+def test_hubs_are_looked_up_in_another_way_with_the_same_result(few, case, data):
+    """Queries of many known answers, of few, and of both in one batch."""
+    entities, relations, triples, asked = case
+    index, expected = KnownAnswers(columns(triples), entities, relations), dictionary(triples)
+    pools = data.draw(st.lists(st.lists(st.integers(0, entities - 1), min_size=4, max_size=4), min_size=1, max_size=3))
+    wanted = queries(asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kgc.data.known._FEW", few)
+        groups = pools[: max(1, len(asked))]
+        found = index.contains(wanted, torch.tensor(groups)).tolist()
+    share = -(-len(asked) // len(groups))
+    for i, (side, relation, anchor) in enumerate(asked):
+        pool = groups[i // share]
+        assert found[i] == [e in expected[side, relation, anchor] for e in pool]

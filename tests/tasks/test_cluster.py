@@ -13,7 +13,7 @@ import pytest
 import runs
 from hydra import compose, initialize_config_dir
 
-from kgc import cluster
+from kgc import cli, cluster
 from kgc.paths import config_dir
 
 # Starts what follows its own options as so many tasks, and hands signals on to them, as srun does.
@@ -50,19 +50,26 @@ if sys.argv[1] == "show":
     print("JobId=4100 JobName=kgc JobState=" + os.environ.get("FAKE_STATE", "RUNNING") + " Reason=None")
 """
 
-# Runs the jobs of a script at once, one after the other.
+# Runs the jobs of a script one after the other, once it has said their number.
 SBATCH = """
 import os, re, subprocess, sys
 script = open(sys.argv[-1]).read()
 with open(os.environ["FAKE_LOG"], "a") as file:
     file.write(script)
+copy = os.environ["FAKE_LOG"] + ".sh"  # the file is moved away when its job has a number
+open(copy, "w").write(script)
+print("Submitted batch job 4100", flush=True)
+if os.fork():
+    os._exit(0)
+os.setsid()
+for descriptor in range(3):
+    os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
 array = re.search(r"^#SBATCH --array=(\\d+)-(\\d+)", script, re.M)
 for task in range(int(array[1]), int(array[2]) + 1) if array else [None]:
     own = {"SLURM_JOB_ID": "4100", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "127.0.0.1"}
     if task is not None:
         own |= {"SLURM_ARRAY_JOB_ID": "4100", "SLURM_ARRAY_TASK_ID": str(task), "SLURM_JOB_ID": str(4100 + task)}
-    subprocess.run(["bash", sys.argv[-1]], env=os.environ | own, stdout=subprocess.DEVNULL)
-print("Submitted batch job 4100")
+    subprocess.run(["bash", copy], env=os.environ | own)
 """
 
 
@@ -227,7 +234,7 @@ def test_two_tasks_of_srun_stop_together_and_go_on(slurm, tmp_path, monkeypatch)
     saved = runs.content(tmp_path / "run" / "checkpoints" / "last.ckpt")
     assert 0 < saved["global_step"] < 2 * 652
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert runs.metrics(tmp_path / "run")["train/epochs"] == 2
 
@@ -239,7 +246,7 @@ def test_the_trials_of_a_sweep_are_jobs(slurm, tmp_path, monkeypatch):
         tmp_path,
         *(runs.script("train"), "-m", "hydra/launcher=slurm", "hydra.launcher.partition=gpu", "hydra.sweep.dir=sweep"),
         *("hydra.launcher.timeout_min=30", *words, "trainer.max_epochs=1", "model.dim=4,6"),
-        timeout=400,
+        timeout=1200,
     )
     assert done.code == 0, done.err
     folders = sorted(path for path in (tmp_path / "sweep").iterdir() if path.name[0] in "01")
@@ -257,3 +264,8 @@ def test_the_config_of_the_launcher():
     launcher = cfg.hydra.launcher
     assert launcher._target_ == "hydra_plugins.hydra_submitit_launcher.submitit_launcher.SlurmLauncher"
     assert (launcher.max_num_timeout, launcher.signal_delay_s, launcher.array_parallelism) == (100, 120, 16)
+
+
+def test_without_the_launcher_one_line_says_how_to_get_it():
+    error = Exception("In 'hydra/launcher/slurm': Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options")
+    assert cli._config_message(error).endswith("need Hydra's launcher for it: pip install 'kgc[slurm]'")
