@@ -29,7 +29,7 @@ LAYERS: list[list[set[str]]] = [
         {"console"},
         {"telemetry"},
         {"runtime"},
-        {"tracking", "dashboard", "report", "sections", "summary", "page", "plots"},
+        {"tracking", "dashboard", "workspace", "report", "sections", "summary", "page", "plots"},
     ],
     [{"tasks"}],
     [{"cli"}],
