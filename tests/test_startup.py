@@ -20,7 +20,8 @@ def test_help_loads_nothing_heavy_and_takes_less_than_two_seconds_of_a_processor
         stderr=subprocess.PIPE,
         text=True,
     )
-    loaded = {line.rsplit("|", 1)[-1].strip() for line in started.stderr}
+    with started.stderr:
+        loaded = {line.rsplit("|", 1)[-1].strip() for line in started.stderr}
     _, status, used = os.wait4(started.pid, 0)
     started.returncode = os.waitstatus_to_exitcode(status)
     assert started.returncode == 0
