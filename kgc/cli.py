@@ -70,12 +70,7 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
         for key, _, value in [word.partition("=")]
     ]
 
-    # Loggers have keys of the same names, which Hydra would mix: several stand in a config of their own.
-    sys.argv[1:] = [
-        part
-        for word in sys.argv[1:]
-        for part in (["logger=several", f"logger.use={word[7:]}"] if word.startswith("logger=[") else [word])
-    ]
+    sys.argv[1:] = with_several_loggers(sys.argv[1:])
 
     failures: list[Exception] = []  # of the only run
 
@@ -110,6 +105,15 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
     code = _end_sweep(began) or next(map(_report, failures), 0)
     if code:
         sys.exit(code)
+
+
+def with_several_loggers(words: list[str]) -> list[str]:
+    """Words of a command line with `logger=[wandb,csv]` spelled out as `logger=several logger.use=[wandb,csv]`.
+
+    Loggers have keys of the same names, which Hydra would mix: several stand in a config of their own.
+    """
+    spelled = ((["logger=several", f"logger.use={w[7:]}"] if w.startswith("logger=[") else [w]) for w in words)
+    return [part for parts in spelled for part in parts]
 
 
 def _trial(name: str, task: Callable[[DictConfig, Path, list[str]], Any], cfg: DictConfig) -> float | None:

@@ -68,7 +68,7 @@ def wandb_mode() -> str:
     """
     mode = os.environ.get("WANDB_MODE", "").strip().lower()
     if not mode:
-        return "online" if _logged_in() else "offline"
+        return "online" if is_logged_in() else "offline"
     return _checked_mode(mode, "WANDB_MODE")
 
 
@@ -102,7 +102,7 @@ def wandb_logger(
     mode = wandb_mode() if mode is None else _checked_mode(mode.lower(), "logger.mode")
     if log_model not in (True, False, "all"):
         raise UserError(f"logger.log_model={log_model}: must be true, false or all")
-    if mode in _NEEDS_KEY and not _logged_in():
+    if mode in _NEEDS_KEY and not is_logged_in():
         raise UserError(
             f"W&B mode `{mode}` needs an API key and none was found: run `wandb login`, set WANDB_API_KEY, "
             "or choose logger.mode=offline (or logger=csv)"
@@ -281,7 +281,7 @@ def _checked_mode(mode: str, where: str) -> str:
     return mode
 
 
-def _logged_in() -> bool:
+def is_logged_in() -> bool:
     """Whether W&B would find a key without asking: in the environment, or in netrc under the server's name."""
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True

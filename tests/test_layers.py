@@ -30,7 +30,7 @@ LAYERS: list[list[set[str]]] = [
         {"telemetry"},
         {"runtime"},
         {"strategy"},
-        {"tracking", "dashboard", "report", "annotated", "sections", "summary", "page", "plots"},
+        {"tracking", "dashboard", "workspace", "report", "annotated", "sections", "summary", "page", "plots"},
     ],
     [{"sweeps"}],
     [{"tasks"}],

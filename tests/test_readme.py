@@ -13,6 +13,7 @@ import pytest
 import runs
 from hydra import compose, initialize_config_dir
 
+from kgc.cli import with_several_loggers
 from kgc.paths import config_dir
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def first_choice(word: str) -> str:
 def test_every_command_composes(command):
     words = shlex.split(command)
     name = words[1].removesuffix(".py")
-    overrides = [first_choice(w) for w in words[2:] if not w.startswith("-")]
+    overrides = with_several_loggers([first_choice(w) for w in words[2:] if not w.startswith("-")])
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         compose(name, overrides=overrides)
 

@@ -307,3 +307,21 @@ def test_histogram_counts_every_rank_once(ranks: list[float], filled: dict[int, 
     counts, edges = dashboard._histogram(frame)
     assert {int(i): int(counts[i]) for i in np.flatnonzero(counts)} == filled  # log10(1.5) · 64 = 11.27
     assert (len(edges), edges[0]) == (65, 0.0)
+
+
+def test_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    loggers = instantiate("mlflow", tmp_path)
+    tracking.log_config(loggers, {"model": {"dim": 8}})
+    loggers[0].log_metrics({"valid/hits@10": 0.5}, step=10)
+    close(loggers)
+    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    (experiment,) = client.search_experiments(filter_string="name = 'kgc'")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("a-run", "FINISHED")
+    assert run.data.params["model/dim"] == "8"
+    assert run.data.metrics["test/hits_at_1"] == METRICS["test/hits@1"]
+    (point,) = client.get_metric_history(run.info.run_id, "valid/hits_at_10")
+    assert (point.step, point.value) == (10, 0.5)

@@ -32,6 +32,7 @@ from kgc.objectives import Objective
 from kgc.optim import sgd, table_groups
 from kgc.paths import config_dir
 from kgc.tasks.build import build_trainer
+from kgc.telemetry import Telemetry
 
 
 class Row(Objective):
@@ -74,7 +75,7 @@ def lightning(graph, epochs: int, profile: bool = False) -> list[float]:
         checkpoints = Checkpoints(Path(folder), 10)
         clock = Clock()
         stop = StopOnSignal(checkpoints)
-        callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, stop, clock]
+        callbacks = [LastEpochValidates(), ProgressLine(terminal), checkpoints, Telemetry([]), stop, clock]
         trainer = build_trainer(
             cfg,
             Path(folder),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -154,3 +155,53 @@ def test_worst_triples_are_those_of_the_ranks_with_the_models_answers(folder):
     section = section[: section.index("</section>")]
     assert f"<td>{ranks['realistic'].max():,.10g}</td>" in section
     assert section.count("<strong>") == 12
+
+
+def test_the_command_line_takes_several_loggers_and_keeps_quiet(tmp_path, capsys):
+    words = [*runs.TINY[:-1], "trainer.max_epochs=1", "logger=[csv,tensorboard]", "quiet=true", "hydra.run.dir=a run"]
+    done = runs.command(capsys, tmp_path, "train", *words)
+    assert (done.code, done.out, done.err) == (0, "", "")
+    run = tmp_path / "a run"
+    assert {path.name for path in run.iterdir()} >= {"csv", "tensorboard", "metrics.json"}
+    assert "both sides" in (run / "train.log").read_text()
+    page = (run / "report.html").read_text()
+    assert f"python train.py {words[0]} {words[1]}" in page
+    assert "logger=several &#x27;logger.use=[csv,tensorboard]&#x27; quiet=true" in page
+
+
+def test_a_list_of_loggers_names_its_mistakes(tmp_path, capsys):
+    done = runs.command(capsys, tmp_path, "train", *runs.TINY[:-1], "logger=[csv,paper]")
+    assert "must be a list of wandb, csv, tensorboard, mlflow" in done.mistake()
+
+
+def test_every_panel_of_the_workspace_shows_what_a_run_logs(run):
+    pytest.importorskip("wandb_workspaces")
+    from kgc import workspace
+
+    made = workspace.workspace("someone", "kgc")
+    logged = {key for row in run.history for key in row}
+    axes = {(x, name) for charts in workspace.CHARTS.values() for _, x, names in charts for name in names}
+    for x, name in axes:
+        assert name in logged
+        assert run.axis(name) == x
+    assert set(workspace.NUMBERS) <= set(run.summary)
+    assert set(workspace.TABLES) <= logged
+    spec = made._to_model().spec.model_dump_json()  # what would be sent
+    for name in (*(name for _, name in axes), *workspace.NUMBERS, *workspace.TABLES):
+        assert name in spec
+
+
+def test_a_workspace_needs_a_key_and_its_package(monkeypatch, tmp_path, capsys):
+    from kgc import workspace
+
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["workspace", "--entity", "someone"])
+    for package, cure in ((None, "pip install 'kgc[workspace]'"), (sys, "wandb login")):
+        monkeypatch.setattr(workspace, "find_spec", lambda _, found=package: found)
+        if package:
+            pytest.importorskip("wandb_workspaces")
+        with pytest.raises(SystemExit, match="2"):
+            workspace.main()
+        assert cure in capsys.readouterr().err
