@@ -27,12 +27,12 @@ class Vocabulary:
     def __init__(self, labels: list[str]):
         self.labels = list(labels)
         series = pl.Series("label", self.labels, dtype=pl.String)
-        self._ids = series.to_frame().with_columns(id=pl.int_range(pl.len()))
         if series.n_unique() != len(series):
             again = series.filter(~series.is_first_distinct())[0]
             raise UserError(
                 f"label {again!r} occurs more than once; every entity and relation needs a label of its own"
             )
+        self._ids = pl.Enum(series)
 
     @staticmethod
     def from_labels(labels: Iterable[str] | pl.Series) -> Vocabulary:
@@ -42,8 +42,7 @@ class Vocabulary:
 
     def index(self, labels: pl.Series) -> Tensor:
         """[B] int64 ids of B labels; -1 for a label that is not in the vocabulary."""
-        wanted = labels.alias("label").to_frame()
-        ids = wanted.join(self._ids, on="label", how="left", maintain_order="left")["id"].fill_null(-1)
+        ids = labels.cast(self._ids, strict=False).to_physical().cast(pl.Int64).fill_null(-1)
         return torch.tensor(ids.to_numpy())
 
     def __len__(self) -> int:
