@@ -593,8 +593,8 @@ def test_changed_data_is_refused(tmp_path):
     with pytest.raises(UserError) as refused:
         runs.resume(last_of(tmp_path / "run"))
     assert str(refused.value) == (
-        f"the data of data changed since the checkpoint was written (digest {now[:12]}, then {then[:12]}): going on would "
-        "mix two data sets; start a new run"
+        f"the data of data changed since the checkpoint was written (digest {now[:12]}, then {then[:12]}): going on "
+        "would mix two data sets; start a new run"
     )
     assert now != then
     assert last_of(tmp_path / "run").read_bytes() == before
