@@ -27,15 +27,6 @@ def in_submitit() -> bool:
     return "SUBMITIT_EXECUTOR" in os.environ
 
 
-def nodes() -> int:
-    """How many machines the processes of this run are on, as Slurm or torchrun says; 1 where neither started it."""
-    if in_job() and "SLURM_NTASKS" in os.environ:
-        return max(1, int(os.environ.get("SLURM_NNODES", 1)))
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        return max(1, int(os.environ["WORLD_SIZE"]) // max(1, int(os.environ["LOCAL_WORLD_SIZE"])))
-    return 1
-
-
 def stop_signals() -> list[signal.Signals]:
     """The signals, besides Ctrl-C and SIGTERM, that ask a run to stop: those of a cluster."""
     if not in_job():

@@ -49,7 +49,7 @@ def test_every_command_composes(command):
         compose(name, overrides=overrides)
 
 
-TUTORIAL = [command for command in COMMANDS if "outputs/" in command.replace("outputs/RUN", "")]
+TUTORIAL = [c for c in COMMANDS if re.search(r"hydra\.run\.dir=outputs/(seen|facts|again|predicted)$", c)]
 MARKS = ("columns=[", "FILE", "task=inspect", "annotations.")
 OWN = [command for command in COMMANDS if any(mark in command for mark in MARKS) and command not in TUTORIAL]
 

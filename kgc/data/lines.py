@@ -19,6 +19,7 @@ from kgc.errors import UserError
 COMPRESSIONS = {".gz": b"\x1f\x8b", ".zst": b"\x28\xb5\x2f\xfd"}  # ending: first bytes of such a file
 
 _PACKED = {**COMPRESSIONS, "zlib": (b"x\x01", b"x\x9c", b"x\xda")}
+_MAGIC = (*COMPRESSIONS.values(), *_PACKED["zlib"])
 
 # Text of triples shrinks to a tenth or so. What grows a hundredfold and beyond a gibibyte is made to fill a memory.
 SAFE_SIZE = 2**30
@@ -69,6 +70,31 @@ def read_lines(path: Path) -> pl.Series:
             lines = pl.concat([pl.Series("text", [lines[0][1:]]), lines[1:]])
     filled = (lines != "").arg_true()
     return lines[: filled[-1] + 1] if len(filled) else lines[:0]
+
+
+def simple_source(path: Path) -> tuple[Path | bytes, int] | None:
+    """A text file as polars' parser of tables takes it, and how many bytes it has with a line end after its last line;
+    None where `read_lines` must look first: zstd, a byte-order mark, UTF-16, or something else than its name says."""
+    source: Path | bytes
+    packed = path.suffix.lower()
+    if not path.is_file() or packed == ".zst":
+        return None
+    with path.open("rb") as file:
+        first = file.read(4)
+        size = file.seek(0, io.SEEK_END)
+        last = b""
+        if packed != ".gz" and size:
+            file.seek(-1, io.SEEK_END)
+            last = file.read(1)
+    source = path
+    if packed == ".gz":
+        if not first.startswith(COMPRESSIONS[".gz"]):
+            return None
+        source = unpack_gzip(path)
+        first, size, last = source[:4], len(source), source[-1:]
+    if b"\0" in first or first.startswith((b"\xef\xbb\xbf", *_MAGIC)):
+        return None
+    return source, size + (last != b"\n")
 
 
 def _check_plain(path: Path, first: bytes) -> None:

@@ -23,7 +23,6 @@ from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from kgc.checkpoint_folder import check_index, is_folder, read_folder
-from kgc.cluster import nodes
 from kgc.data.annotations import read_annotations
 from kgc.data.batches import data_place
 from kgc.data.graph import KnowledgeGraph
@@ -394,6 +393,5 @@ def _trainer(t: DictConfig, strategy: Any, run_dir: Path, options: dict[str, Any
         log_every_n_steps=0,  # `Telemetry` logs
         profiler=NoProfiler(),
         use_distributed_sampler=False,
-        num_nodes=nodes(),
         **options,
     )

@@ -1,4 +1,4 @@
-"""Files of strangers, each with the whole line that is said of it; more of them stand beside the tests of their format."""
+"""Files of strangers, each with the whole line that is said of it; more stand beside the tests of their formats."""
 
 from __future__ import annotations
 

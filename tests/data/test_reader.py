@@ -248,3 +248,27 @@ def test_label_files(tmp_path, text, expected):
 def test_wrong_label_files(tmp_path, text, expected):
     path = write(tmp_path / "labels.txt", text)
     assert message(read_labels, path) == f"{path}{expected}"
+
+
+@pytest.mark.parametrize("packed", ["", ".gz"])
+@pytest.mark.parametrize("fault", ["a row", "a byte", "a row too many"])
+def test_a_parser_that_loses_something_is_not_believed(tmp_path, monkeypatch, packed, fault):
+    """The fast parser's rows are taken only if their bytes are the file's."""
+    path = write(tmp_path / f"train.txt{packed}", GOOD * 3)
+    whole = read_triples(path)
+    assert whole.rows() == [tuple(GOOD.rstrip().split("\t"))] * 3
+    parse, asked = pl.read_csv, []
+
+    def lossy(*args, **kwargs):
+        asked.append(args)
+        frame = parse(*args, **kwargs)
+        changed = {
+            "a row": frame[:-1],
+            "a byte": frame.with_columns(head=pl.col("head") + "x"),
+            "a row too many": pl.concat([frame, frame[:1]]),
+        }
+        return changed[fault]
+
+    monkeypatch.setattr(pl, "read_csv", lossy)
+    assert read_triples(path).equals(whole)
+    assert asked

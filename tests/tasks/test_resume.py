@@ -17,6 +17,7 @@ import torch
 from omegaconf import OmegaConf
 from pytorch_lightning import Trainer
 
+from kgc.data.catalogue import load_folder
 from kgc.errors import UserError
 from kgc.module import KGEModule
 from kgc.tasks import output
@@ -588,8 +589,14 @@ def test_changed_data_is_refused(tmp_path):
         runs.train(tmp_path / "run", *words)
     before = last_of(tmp_path / "run").read_bytes()
     runs.write_splits(data, train=splits["train"][1:])
-    with pytest.raises(UserError, match="changed"):
+    then, now = runs.content(last_of(tmp_path / "run"))["kgc"]["digest"], load_folder(data).digest
+    with pytest.raises(UserError) as refused:
         runs.resume(last_of(tmp_path / "run"))
+    assert str(refused.value) == (
+        f"the data of data changed since the checkpoint was written (digest {now[:12]}, then {then[:12]}): going on "
+        "would mix two data sets; start a new run"
+    )
+    assert now != then
     assert last_of(tmp_path / "run").read_bytes() == before
     runs.write_splits(data, **splits)
     runs.resume(last_of(tmp_path / "run"))
