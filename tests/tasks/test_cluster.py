@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 
 from kgc import cli, cluster
 from kgc.paths import config_dir
+from kgc.tasks.launch import nodes_here
 
 # Starts what follows its own options as so many tasks, and hands signals on to them, as srun does.
 SRUN = """
@@ -106,7 +107,7 @@ def test_outside_of_a_job_there_is_none(monkeypatch):
         monkeypatch.delenv(name)
     assert not cluster.in_job()
     assert not cluster.was_requeued()
-    assert cluster.nodes() == 1
+    assert nodes_here() == 1
     assert cluster.stop_signals() == []
 
 
@@ -114,7 +115,7 @@ def test_what_slurm_and_torchrun_say(monkeypatch, job):
     assert cluster.in_job()
     assert cluster.stop_signals() == [signal.SIGUSR1]
     monkeypatch.setenv("SLURM_NNODES", "3")
-    assert cluster.nodes() == 3
+    assert nodes_here() == 3
     monkeypatch.setenv("SLURM_RESTART_COUNT", "0")
     assert not cluster.was_requeued()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
@@ -127,9 +128,9 @@ def test_what_slurm_and_torchrun_say(monkeypatch, job):
     assert cluster.stop_signals() == [signal.SIGUSR1, signal.SIGUSR2]
     for name in ("SLURM_JOB_ID", "SLURM_NTASKS"):
         monkeypatch.delenv(name)
-    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")):
+    for name, value in (("LOCAL_RANK", "0"), ("WORLD_SIZE", "8"), ("LOCAL_WORLD_SIZE", "4")):
         monkeypatch.setenv(name, value)
-    assert cluster.nodes() == 2
+    assert nodes_here() == 2
 
 
 def test_what_goes_back_into_the_queue(monkeypatch, job):
