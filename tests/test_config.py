@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_keys_are_parameters_of_the_code_that_is_named(path):
         parameters = set()
         for cls in inspect.getmro(target) if inspect.isclass(target := get_object(node["_target_"])) else [target]:
             parameters |= set(inspect.signature(cls).parameters) if cls is not object else set()
-        keys = {key for key in node if key not in ("_target_", "_partial_")}
+        keys = {key for key in node if key != "defaults" and not re.fullmatch("_[a-z]+_", key)}
         assert keys <= parameters, node["_target_"]
 
 
