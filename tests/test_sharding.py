@@ -17,7 +17,7 @@ from kgc.sharding import Shard
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
     folder = tmp_path_factory.mktemp("sharding")
-    done = runs.process(folder, Path(__file__).with_name("sharding_work.py"), folder)
+    done = runs.process(folder, Path(__file__).with_name("sharding_work.py"), folder, timeout=900)
     assert done.code == 0, done.err
     return torch.load(folder / "found.pt", weights_only=False)
 

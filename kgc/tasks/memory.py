@@ -71,14 +71,14 @@ def largest_batch(cfg: DictConfig, graph: KnowledgeGraph, trainer: Trainer) -> i
         torch.OutOfMemoryError: not even one example fits.
     """
     device = trainer.strategy.root_device
-    if not reports_memory(device):
-        raise UserError(
-            "trainer.auto_batch=true: a CPU does not say when its memory is full; give batch_size, or train on a GPU"
-        )
     if shard_layout(cfg) is not None:
         raise UserError(
             "trainer.auto_batch=true: processes that share a table do every step together, and one that is out of "
             "memory would leave the others waiting; give batch_size"
+        )
+    if not reports_memory(device):
+        raise UserError(
+            "trainer.auto_batch=true: a CPU does not say when its memory is full; give batch_size, or train on a GPU"
         )
     trainer.strategy.setup_environment()
     # Each process tries by itself, without a collective call: one that has no memory would leave the others waiting.

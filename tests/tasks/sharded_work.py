@@ -60,8 +60,9 @@ def follow(folder: Path) -> dict[str, Any]:
     shutil.copytree(two, folder / "shrunk")
     more = "trainer.max_epochs=9"
     runs.resume(one / LAST, more, run_dir=folder / "on")
-    runs.resume(folder / "whole" / LAST, more, "trainer=cpu")
-    runs.resume(folder / "shrunk" / LAST, more, "trainer=cpu")  # a folder gives way to a file
+    alone = ["trainer=cpu", "trainer.devices=1"]
+    runs.resume(folder / "whole" / LAST, more, *alone)
+    runs.resume(folder / "shrunk" / LAST, more, *alone)  # a folder gives way to a file
     runs.resume(folder / "grown" / LAST, more, "trainer.devices=3")
     runs.resume(folder / "cut" / LAST, more, *SHARDED)  # a file gives way to a folder
     clipped = [*WORDS, "trainer.max_epochs=2", "trainer.gradient_clip=0.05", "trainer.accumulate_grad_batches=2"]

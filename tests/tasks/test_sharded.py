@@ -21,7 +21,7 @@ CHECKPOINTS = ("best.ckpt", "last.ckpt")
 
 def scenario(name: str, factory: pytest.TempPathFactory) -> tuple[Path, dict]:
     folder = factory.mktemp(name)
-    done = runs.process(folder, Path(__file__).with_name("sharded_work.py"), name, folder)
+    done = runs.process(folder, Path(__file__).with_name("sharded_work.py"), name, folder, timeout=900)
     assert done.code == 0, (done.err, done.out[-1000:])
     return folder, json.loads((folder / "found.json").read_text())
 
