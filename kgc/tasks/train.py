@@ -200,7 +200,9 @@ def fit_and_test(cfg: DictConfig, words: list[str], resume: str | None, session:
             terminal.say(requeue(stop.number or signal.SIGUSR1, stop.before))
         raise
     epochs = len(module.history)
-    module.objective = objective = None  # its triples and index are not needed again
+    objective = None
+    module.forget_training()
+    trainer.strategy.optimizers = []  # which hold the table that the best weights replace
     best = read_weights(checkpoints.best)
     load_weights(model, best)
     terminal.say(
