@@ -224,6 +224,10 @@ class KGEModule(LightningModule):
     def on_fit_end(self) -> None:
         self._seconds_before, self._began = self.seconds, 0.0
 
+    def forget_training(self) -> None:
+        """Gives back what only training needs: the objective's triples and index, and what holds the optimizer."""
+        self.objective = self._schedule = None
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         stateful = isinstance(self._schedule, torch.optim.lr_scheduler.LRScheduler)
         checkpoint["kgc"] = self.identity | {

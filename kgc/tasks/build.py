@@ -130,11 +130,11 @@ def read_checkpoint(path: str, trust: str | list[str] | None = None) -> Checkpoi
 
 
 def read_weights(path: Path) -> Checkpoint:
-    """Reads a checkpoint whose config is not going to be used: that of this very run."""
-    return _read(str(path))
+    """Reads a checkpoint of this very run, whose config and labels are not going to be used."""
+    return _read(str(path), lambda state: Vocabulary([]))
 
 
-def _read(path: str) -> Checkpoint:
+def _read(path: str, vocabulary: Callable[[Any], Vocabulary] = Vocabulary.from_state) -> Checkpoint:
     file = Path(str(path))
     if not file.is_file() and not is_folder(file):
         raise UserError(f"checkpoint={path}: no such file; runs keep theirs in RUN_FOLDER/checkpoints/")
@@ -149,7 +149,7 @@ def _read(path: str) -> Checkpoint:
         content["state_dict"].items()
         saved = content["kgc"]
         config = OmegaConf.create(saved["config"])
-        entities, relations = (Vocabulary.from_state(saved[what]) for what in ("entities", "relations"))
+        entities, relations = (vocabulary(saved[what]) for what in ("entities", "relations"))
         overrides, digest, epochs = list(saved["overrides"]), str(saved["digest"]), len(saved.get("history", ()))
         types = None if saved.get("types") is None else str(saved["types"])
         lacks = [f"{key!r}" for key in _TRAINING if key not in content]

@@ -252,7 +252,9 @@ def fit_and_test(
         terminal.say(f"pruned     {error}")
         raise
     epochs = len(module.history)
-    module.objective = objective = None  # its triples and index are not needed again
+    objective = None
+    module.forget_training()
+    trainer.strategy.optimizers = []  # which hold the table that the best weights replace
     session.spent(telemetry.seconds)
     best = read_weights(checkpoints.best)
     load_weights(model, best)

@@ -239,7 +239,7 @@ def main(scenario: str, folder: Path) -> None:
     (folder / "found.json").write_text(json.dumps(found))
 
 
-def write_little(cfg: Any, graph: Any, metrics: dict, ranks: Any, history: list, session: Any) -> None:
+def write_little(cfg: Any, module: Any, metrics: dict, ranks: Any, session: Any, words: Any = None) -> None:
     """A run's numbers, without its pictures."""
     from kgc.tasks.output import write_json, write_parquet
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,23 @@ def test_weights_are_used_where_they_lie_in_the_file(tmp_path):
     with torch.no_grad():
         model.entity.weight.zero_()
     assert best.read_bytes() == before
+
+
+def test_the_best_weights_take_the_place_of_the_last(tmp_path, monkeypatch):
+    """A table is there once when splits are ranked after training, not with another that the optimizer holds."""
+    from kgc.tasks import train
+
+    rank, tables = train.rank_split, []
+
+    def rank_split(*arguments):
+        gc.collect()
+        found = [t for t in gc.get_objects() if isinstance(t, torch.Tensor) and t.shape == (3000, 16)]
+        tables.append({t.untyped_storage().data_ptr() for t in found if not t.is_sparse})
+        return rank(*arguments)
+
+    monkeypatch.setattr(train, "rank_split", rank_split)
+    runs.train(tmp_path / "run", *WORDS, "trainer.max_epochs=1")
+    assert [len(found) for found in tables] == [1, 1]
 
 
 def test_a_resumed_run_of_a_large_graph(large, tmp_path):
