@@ -125,6 +125,9 @@ class Server:
         files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in values["files"]]
         return {"createRunFiles": {"runID": values["run"], "uploadHeaders": [], "files": files}}
 
+    def _ArtifactType(self, values: dict) -> dict:
+        return {"project": None}  # no artifact of that name yet
+
     def _CreateArtifact(self, values: dict) -> dict:
         there = {"id": "1", "state": "COMMITTED", "artifactSequence": {"id": "1", "latestArtifact": None}}
         return {"createArtifact": {"artifact": there}}  # it has it already: nothing is uploaded
@@ -165,7 +168,11 @@ def serving(choices: list[dict[str, Any]] | None = None) -> Iterator[Server]:
 
         do_GET = do_POST = do_PUT = _handle
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_: Any) -> None:
+            """Says nothing of clients that are gone."""
+
+    http = Quiet(("127.0.0.1", 0), Handler)
     server.url = f"http://127.0.0.1:{http.server_port}"
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()

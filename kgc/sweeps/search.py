@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class Search:
     compose: Callable[[list[str]], DictConfig]
     launch: Callable[[list[list[str]], int], Any]
     reasons: Callable[[Exception], str | None]
+    storage: str = field(init=False)  # the study's address
+
+    def __post_init__(self) -> None:
+        # Whole, as a launcher may run trials from another folder.
+        self.storage = self.options.storage or f"sqlite:///{(self.sweep_dir / 'study.db').absolute()}"
 
     def run(self, words: Sequence[str]) -> None:
         """Asks and runs until the study has its number of trials; those that failed here are not replaced.
@@ -53,20 +58,21 @@ class Search:
         self.sweep_dir.mkdir(parents=True, exist_ok=True)
         space = self._space(words)
         fixed = self._words(space.fixed)
-        self.storage = self._storage()
-        study = optuna.create_study(
-            storage=self.storage,
-            study_name=self.options.study_name,
-            sampler=instantiate(self.options.sampler),
-            pruner=instantiate(self.options.pruner),
-            direction="maximize",
-            load_if_exists=True,
-        )
-        self._check(study, self.compose(fixed), space)
+        config = self.compose(fixed)
         refused: list[Trial] = []
         failed = 0
         owner = Owner(self.sweep_dir / ".searches")
         with owner.alive():
+            with owner.alone():  # two that make the tables of one database at once would fail
+                study = optuna.create_study(
+                    storage=self.storage,
+                    study_name=self.options.study_name,
+                    sampler=instantiate(self.options.sampler),
+                    pruner=instantiate(self.options.pruner),
+                    direction="maximize",
+                    load_if_exists=True,
+                )
+                self._check(study, config, space)
             while numbers := self._next(study, space, owner, failed):
                 jobs: list[tuple[int, list[str]]] = []
                 for number in numbers:
@@ -105,13 +111,6 @@ class Search:
             name = self.model
         return given if name is None else given.over(spaces.of_file(name))
 
-    def _storage(self) -> str:
-        """The address of the study, whole, as trials may be run from another folder."""
-        address = self.options.storage
-        if address is None:
-            return f"sqlite:///{(self.sweep_dir / 'study.db').absolute()}"
-        return str(address)
-
     def _check(self, study: Any, config: DictConfig, space: Space) -> None:
         """Whether the study compared trials of this config; a new one keeps it."""
         content = OmegaConf.to_container(config, resolve=False)
@@ -125,8 +124,8 @@ class Search:
         if before is None:
             study.set_user_attr(_CONFIG, flat)
             return
-        for key in sorted(before.keys() | flat.keys()):
-            if before.get(key) != flat.get(key) and key in before and key in flat:
+        for key in sorted(before.keys() & flat.keys(), key=lambda key: (key.count("."), key)):
+            if before[key] != flat[key]:
                 raise UserError(
                     f"{key}={flat[key]}: the study in {self.sweep_dir} compares trials with {key}={before[key]}; "
                     "choose another hydra.sweep.dir"

@@ -15,7 +15,7 @@ import yaml
 
 from kgc.paths import config_dir
 
-QUICK = ["model.dim=8", "trainer=cpu", "trainer.max_epochs=2", "trainer.val_every=1"]
+QUICK = ["model=distmult", "model.dim=8", "optimizer=sgd", "trainer=cpu", "trainer.max_epochs=2", "trainer.val_every=1"]
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text((runs.REPOSITORY / "train.py").read_text())
     sweep = yaml.safe_load((config_dir() / "sweep" / "random.yaml").read_text())
     sweep["command"] = [word.replace("dataset=umls", "dataset=nations") for word in sweep["command"]]
-    sweep["command"][-1:-1] = QUICK
+    sweep["command"][-1:-1] = QUICK  # of two words for a key the last counts
     (tmp_path / "quick.yaml").write_text(yaml.safe_dump(sweep))
     return tmp_path
 
@@ -64,7 +64,7 @@ def test_sweep_and_agent(folder):
     good, bad = server.runs["run0"], server.runs["run1"]
     assert (good.exit_code, bad.exit_code) == (0, 1)
     assert (good.about["sweep"], good.about["groupName"]) == ("sweep0", "sweep0")
-    assert good.about["tags"] == ["rotate", "nations", "bernoulli"]
+    assert good.about["tags"] == ["distmult", "nations", "bernoulli"]
     home = folder / "outputs" / good.about["displayName"]
     values = runs.metrics(home)
     assert good.summary["valid/mrr"] == values["valid/mrr"]
