@@ -495,7 +495,10 @@ def test_a_folder_is_made_by_one_of_many(tmp_path):
 def test_help_lists_the_groups(name, tmp_path, capsys):
     done = runs.command(capsys, tmp_path, name, "--help")
     assert done.code == 0
-    for choices in (r"model: .*complex, .*distmult, .*rotate, .*transe", "logger: csv, mlflow, none, several, tensorboard, wandb"):
+    for choices in (
+        r"model: .*complex, .*distmult, .*rotate, .*transe",
+        "logger: csv, mlflow, none, several, tensorboard, wandb",
+    ):
         assert re.search(choices, done.out)
     assert not list(tmp_path.iterdir())
 
