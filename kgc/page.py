@@ -70,7 +70,9 @@ def label(value: object, longest: int = 200) -> str:
     """A label on one line, cut when very long, and kept from turning the direction of the text around it."""
     whole = str(value)
     shown = text(whole if len(whole) <= longest else whole[: longest - 1] + "…")
-    return f"<bdi>{shown.replace('/', '/<wbr>')}</bdi>"  # paths such as Freebase's relations break at a slash
+    for sign in "/_":  # where paths such as Freebase's relations, and names of several words, may break
+        shown = shown.replace(sign, f"{sign}<wbr>")
+    return f"<bdi>{shown}</bdi>"
 
 
 _PAGE = """<!doctype html>

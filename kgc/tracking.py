@@ -248,6 +248,7 @@ def _start_run(mode: str, id: str | None, **where: Any) -> wandb.Run:
     if offline or mode == "disabled":
         # Offline means that nothing is sent, W&B's own crash reports included; it reads this when it is imported.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB__SERVICE_WAIT", "300")  # its process needs more than its 30 s on a busy machine
     import wandb
 
     # A run that was left open, for example by a trial that crashed, is closed and not written into.

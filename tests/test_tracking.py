@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import hydra
 import numpy as np
@@ -325,3 +326,33 @@ def test_mlflow(tmp_path: Path) -> None:
     assert run.data.metrics["test/hits_at_1"] == METRICS["test/hits@1"]
     (point,) = client.get_metric_history(run.info.run_id, "valid/hits_at_10")
     assert (point.step, point.value) == (10, 0.5)
+
+
+def test_online_the_data_set_is_an_input_of_the_run(tmp_path: Path) -> None:
+    """The artifacts that W&B's client is handed, in order; offline it refuses inputs."""
+    handed: list[tuple[str, object]] = []
+    run = SimpleNamespace(
+        id="abc",
+        offline=False,
+        disabled=False,
+        use_artifact=lambda artifact: handed.append(("used", artifact)),
+        log_artifact=lambda artifact: handed.append(("logged", artifact)),
+    )
+    logger = SimpleNamespace(artifacts=("best", "last", "ranks"), experiment=run, save_dir=str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    for name in ("checkpoints/best.ckpt", "ranks.parquet"):  # no last.ckpt: what is not there is left out
+        (tmp_path / name).write_bytes(b"content")
+    data = {"name": "my graph/1", "digest": "0123", "entities": 7}
+    dashboard.log_artifacts([logger, SimpleNamespace()], tmp_path, data)
+    assert [(how, a.type, a.name) for how, a in handed] == [
+        ("used", "dataset", "my_graph_1"),
+        ("logged", "model", "abc-best"),
+        ("logged", "ranks", "abc-ranks"),
+    ]
+    assert handed[0][1].metadata == data
+    assert list(handed[0][1].manifest.entries) == ["dataset.json"]
+    assert handed[1][1].metadata == {"data": data}
+    run.offline = True
+    handed.clear()
+    dashboard.log_artifacts([logger], tmp_path, data)
+    assert [how for how, _ in handed] == ["logged", "logged"]

@@ -174,6 +174,7 @@ def test_a_list_of_loggers_names_its_mistakes(tmp_path, capsys):
     assert "must be a list of wandb, csv, tensorboard, mlflow" in done.mistake()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the package itself
 def test_every_panel_of_the_workspace_shows_what_a_run_logs(run):
     pytest.importorskip("wandb_workspaces")
     from kgc import workspace
@@ -191,6 +192,7 @@ def test_every_panel_of_the_workspace_shows_what_a_run_logs(run):
         assert name in spec
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_workspace_needs_a_key_and_its_package(monkeypatch, tmp_path, capsys):
     from kgc import workspace
 

@@ -125,7 +125,8 @@ def test_filter_is_the_one_that_was_asked_for(trained, tmp_path, names):
 def test_hits_are_the_ones_that_were_asked_for(trained, tmp_path):
     values = runs.evaluate(tmp_path, best(trained), "ranking.hits=[2,5]")
     ranks = runs.ranks(tmp_path)["realistic"].to_list()
-    assert {name for name in values if name.startswith("test/hits")} == {"test/hits@2", "test/hits@5"}
+    names = {f"test/hits@{k}{end}" for k in (2, 5) for end in ("", "_low", "_high")}
+    assert {name for name in values if name.startswith("test/hits")} == names
     assert values["test/hits@5"] == sum(rank <= 5 for rank in ranks) / len(ranks)
 
 
