@@ -108,6 +108,8 @@ def read_split(path: Path, layout: Layout = PLAIN) -> tuple[pl.DataFrame, int]:
         if layout.columns or layout.extra:
             raise UserError(f"{path}: RDF has no named columns; leave dataset.columns and the like out")
         return rdf.read_statements(path, layout.literals)
+    if (simple := _read_simple(path, SEPARATORS[ending], layout)) is not None:
+        return simple, 0
     frame, lines = _read_text(path, layout)
     for column in COLUMNS:
         empty = frame[column] == ""
@@ -195,8 +197,6 @@ def file_ending(path: Path) -> str:
 def _read_text(path: Path, layout: Layout) -> tuple[pl.DataFrame, pl.Series]:
     """The wanted columns of a text file, and the line of each row."""
     separator = SEPARATORS[file_ending(path)]
-    if (simple := _read_simple(path, separator, layout)) is not None:
-        return simple, pl.int_range(1, len(simple) + 1, eager=True)
     records = read_records(path, quoted=separator == ",")
     columns = layout.columns or neo4j_columns(records, separator)
     if columns is None and not layout.extra:

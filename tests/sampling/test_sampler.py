@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import hydra
 import oracle
+import polars as pl
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from kgc.data.annotations import Annotations
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
@@ -174,7 +177,8 @@ def test_settings_that_make_no_sense_are_refused_by_name(options, key):
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_sampler_of_the_configuration_draws(path):
     made = hydra.utils.instantiate(OmegaConf.load(path), num_negatives=3)
-    made.setup(GRAPH, CPU)
+    types = pl.DataFrame({"entity": [0, 1, 2], "type": ["a", "b", "a"]})
+    made.setup(replace(GRAPH, annotations=Annotations(types=types)), CPU)
     model = DistMult(E, 2, 4)
     for queries, target, negatives in made.draw(columns(TRAIN), 0, torch.Generator().manual_seed(0), model):
         assert len(queries) == len(target) == 4

@@ -21,8 +21,17 @@ def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "write_report", lambda *_, **__: None)
 
 
+@pytest.fixture(autouse=True)
+def types(tmp_path_factory, monkeypatch):
+    """Two types of nations, and two nations without one, for `same_type`."""
+    path = tmp_path_factory.mktemp("types") / "types.tsv"
+    nations = sorted({end for head, _, tail in runs.bundled("nations")["train"] for end in (head, tail)})[2:]
+    path.write_text("".join(f"{nation}\t{'ab'[place % 2]}\n" for place, nation in enumerate(nations)))
+    monkeypatch.setattr(runs, "TINY", [*runs.TINY, f"annotations.entity_types={path}"])
+
+
 def test_the_promised_samplers_are_there():
-    promised = "uniform bernoulli adversarial shared in_batch degree typed kbgan cache"
+    promised = "uniform bernoulli adversarial shared in_batch degree typed same_type kbgan cache"
     assert set(promised.split()) <= set(NAMES)
 
 
