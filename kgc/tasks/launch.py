@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -61,6 +62,7 @@ def shared_folder(cfg: DictConfig, folder: str) -> str:
     environment = TorchElasticEnvironment() if TorchElasticEnvironment.detect() else SLURMEnvironment()
     if cuda:
         torch.cuda.set_device(environment.local_rank())
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # each process would say that it is there
     _init_dist_connection(environment, cfg.trainer.backend or ("nccl" if cuda else "gloo"))
     folders = [folder]
     torch.distributed.broadcast_object_list(folders, 0)
