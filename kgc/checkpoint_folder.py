@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
@@ -112,8 +113,12 @@ def read_folder(path: str | Path, shard: Shard | None = None, tensors: bool = Tr
         if shard is not None and key in meta["sharded"]:
             size[0], first[key] = shard.held, shard.first
         wanted[key] = torch.zeros(size, dtype=entry.properties.dtype)
-    with _quiet():
-        dcp.load(wanted, storage_reader=reader, planner=_Rows(first), no_dist=True)
+    try:
+        with _quiet():
+            dcp.load(wanted, storage_reader=reader, planner=_Rows(first), no_dist=True)
+    except CheckpointException as error:  # which is no Exception
+        cause = next(iter(error.failures.values()))[0]
+        raise ValueError(f"{type(cause).__name__}: {cause}") from error
     return _put_together(wanted, meta["rest"])
 
 

@@ -233,11 +233,16 @@ class KGEModule(LightningModule):
         checkpoint["kgc"] = self.identity | {
             "seconds": self.seconds,
             "history": self.history,
-            "loss_sum": self.all_gather(self._loss_sum.to(self.device)).mean().cpu(),  # of all processes
+            "loss_sum": self._mean_of_processes(self._loss_sum).cpu(),
             "examples": self._examples,
             "schedule": self._schedule.state_dict() if stateful else None,
             "rates": [options["lr"] for options in self._options],
         }
+
+    def _mean_of_processes(self, value: Tensor) -> Tensor:
+        value = value.to(self.device)
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return self.all_gather(value).mean() if several else value
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint["kgc"]

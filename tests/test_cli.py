@@ -176,7 +176,7 @@ TRAIN_MISTAKES = [
     (["sampler.sides._target_=kgc.sampling.proposals.Uniform"], ["sampler.sides._target_", "no Sides"]),
     (["objective.sampler=null"], ["objective.sampler=null"]),
     (["objective.loss=null"], ["objective.loss=null"]),
-    (["+model.foo=1"], ["model.foo", "RotatE", "dim, margin, relation_dim, reciprocal"]),
+    (["+model.foo=1"], ["model.foo", "RotatE", "dim, norm, margin, relation_dim, reciprocal"]),
     (["+optimizer.foo=1"], ["optimizer.foo", "Adam", "lr, betas, eps"]),
     (["+sampler.foo=1"], ["sampler.foo", "num_negatives"]),
     (["+sampler.proposal.foo=1"], ["sampler.proposal.foo", "share"]),

@@ -159,8 +159,9 @@ def _table(prefix: str, own: list[Key]) -> str:
 
 
 def groups() -> list[str]:
-    """The names of all config groups."""
-    return sorted(path.name for path in config_dir().iterdir() if path.is_dir() and any(path.glob("*.yaml")))
+    """The names of all config groups; `sweep` is none: its files are in W&B's format."""
+    found = (path.name for path in config_dir().iterdir() if path.is_dir() and any(path.glob("*.yaml")))
+    return sorted(name for name in found if name != "sweep")
 
 
 def main(folder: str) -> None:

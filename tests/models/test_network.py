@@ -120,7 +120,7 @@ def test_batch_normalisation_of_one_row_is_that_of_evaluation():
 @pytest.mark.parametrize("objective", [OneVsAll, KVsAll])
 def test_all_weights_learn_from_losses_over_all_entities(name, objective):
     triples = Triples(*torch.randint(3, (3, 50), generator=torch.Generator().manual_seed(0)))
-    graph = SimpleNamespace(train=triples, num_entities=E, num_relations=R)
+    graph = SimpleNamespace(stored=lambda _: triples, train=triples, num_entities=E, num_relations=R)
     model, objective = build(name).train(), objective()
     objective.setup(graph, torch.device("cpu"))
     objective.loss(model, torch.arange(9), 0, torch.Generator()).backward()

@@ -28,7 +28,8 @@ def seen(module: KGEModule) -> list[torch.Tensor]:
 
 def step_of(process: int, epoch: int, batch: int, proposal: Proposal, monkeypatch: pytest.MonkeyPatch) -> list:
     """What one process draws in one step."""
-    monkeypatch.setattr(KGEModule, "global_rank", process)
+    monkeypatch.setattr(KGEModule, "trainer", None)
+    monkeypatch.setattr("kgc.module.data_place", lambda trainer: (process, 2))
     monkeypatch.setattr(KGEModule, "current_epoch", epoch)
     torch.manual_seed(0)
     objective = NegativeSampling(NegativeSampler(6, Both(), proposal), Logistic())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import hydra
@@ -178,7 +177,7 @@ def test_settings_that_make_no_sense_are_refused_by_name(options, key):
 def test_every_sampler_of_the_configuration_draws(path):
     made = hydra.utils.instantiate(OmegaConf.load(path), num_negatives=3)
     types = pl.DataFrame({"entity": [0, 1, 2], "type": ["a", "b", "a"]})
-    made.setup(replace(GRAPH, annotations=Annotations(types=types)), CPU)
+    made.setup(GRAPH.annotated(Annotations(types=types)), CPU)
     model = DistMult(E, 2, 4)
     for queries, target, negatives in made.draw(columns(TRAIN), 0, torch.Generator().manual_seed(0), model):
         assert len(queries) == len(target) == 4

@@ -289,16 +289,9 @@ def test_empty_split_is_a_mistake(tmp_path):
     [
         ("retrieval", "checkpoint=last.ckpt", "checkpoint=last.ckpt"),
         ("retrieval", "dataset=umls", "dataset"),
-        ("retrieval", "embeddings.entities=e.npy", "embeddings.entities=e.npy"),
-        ("retrieval", "split=valid", "split=valid"),
         ("compare", "model=complex", "model"),
-        ("compare", "bootstrap=100", "bootstrap=100"),
-        ("inspect", "checkpoint=last.ckpt", "checkpoint=last.ckpt"),
-        ("predict", "split=valid", "split=valid"),
         ("predict", "ranking.limit=10", "ranking.limit=10"),
-        ("queries", "bootstrap=10", "bootstrap=10"),
         ("triple_classification", "ranking.limit=10", "ranking.limit=10"),
-        ("explain", "split=train", "split=train"),
     ],
 )
 def test_a_key_that_the_task_does_not_read_is_refused(tmp_path, task, word, named):

@@ -74,11 +74,12 @@ def test_what_is_kept_and_what_goes():
     cfg, lines = mended("experiment=complex_codex_s", "regularizer=none", "optimizer=sgd", "model=transe")
     assert cfg.regularizer is None
     assert cfg.optimizer == runs._compose("train", ["optimizer=sgd"]).optimizer
-    assert (cfg.model.dim, cfg.model.reciprocal) == (256, True)
+    assert (cfg.model.dim, cfg.model.reciprocal) == (512, True)
     assert cfg.objective.regularizer is None
     assert lines == [
         "experiment=complex_codex_s with regularizer=none leaves out regularizer.weight",
-        "experiment=complex_codex_s with model=transe keeps model.dim=256, model.reciprocal=true",
+        "experiment=complex_codex_s with model=transe keeps model.dim=512, model.reciprocal=true, "
+        "model.entity_dropout=0.1",
     ]
 
 
