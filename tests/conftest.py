@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+
+# Test tensors are tiny: threads cost more than they give, here and in processes that tests start, and pytest-xdist uses
+# the cores better.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
@@ -18,7 +23,6 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-# Test tensors are tiny: threads cost more than they give, and pytest-xdist uses the cores better.
 torch.set_num_threads(1)
 
 
