@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import runs
 import torch
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from kgc.checkpoint_folder import is_folder, read_folder
 from kgc.errors import UserError
@@ -156,6 +157,19 @@ def test_a_checkpoint_runs_no_code(evaluated, tmp_path):
     with pytest.raises(UserError, match=r"not a complete checkpoint.*none of its records"):
         read_checkpoint(str(best))
     assert not (tmp_path / "exploded").exists()
+
+
+def test_only_members_of_an_enum_are_taken_by_name(evaluated, tmp_path):
+    class Attribute:
+        def __reduce__(self):
+            return (getattr, (TensorStorageMetadata, "__init__"))
+
+    run = shutil.copytree(evaluated / "run", tmp_path / "run")
+    best = run / "checkpoints" / "best.ckpt"
+    (index,) = best.rglob(".metadata")
+    index.write_bytes(pickle.dumps(Attribute()))
+    with pytest.raises(UserError, match=r"not a complete checkpoint.*takes __init__ of what is none of its records"):
+        read_checkpoint(str(best))
 
 
 def test_a_damaged_checkpoint_is_one_sentence(evaluated, tmp_path):
