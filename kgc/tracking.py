@@ -11,6 +11,7 @@ import logging
 import netrc
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -265,7 +266,7 @@ def _start_run(mode: str, id: str | None, **where: Any) -> wandb.Run:
         run.define_metric(f"{part}/*", step_metric="epoch", step_sync=True)
     if offline:
         folder = Path(run.dir).parent
-        log.info("W&B keeps this run offline; to upload it: wandb sync %s", folder)
+        log.info("W&B keeps this run offline; to upload it: wandb sync %s", shlex.quote(str(folder)))
     return run
 
 
