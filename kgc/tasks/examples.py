@@ -40,8 +40,8 @@ def worst_answered(module: KGEModule, ranks: pl.DataFrame, number: int = 12, k: 
     rows: dict[int, tuple[float, list[str], list[float]]] = {}
     for each in Side:
         mine = worst.with_row_index("row").filter(pl.col("side") == each.label)
-        if len(mine):
-            rows |= dict(zip(mine["row"], _answers(module, mine, each, k), strict=True))
+        for part in mine.iter_slices(max(1, 4 * _CELLS // module.graph.num_entities)):
+            rows |= dict(zip(part["row"], _answers(module, part, each, k), strict=True))
     columns = list(zip(*(rows[i] for i in range(len(worst))), strict=True)) or [(), (), ()]
     kinds = {"score": pl.Float64, "answers": pl.List(pl.String), "answer_scores": pl.List(pl.Float64)}
     return worst.with_columns(
