@@ -129,6 +129,7 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(score, tables, fast_mode=True)
 
 
+@pytest.mark.slow
 def test_ranks_do_not_depend_on_the_block(monkeypatch):
     graph = drawn()
     model = built(graph)

@@ -49,6 +49,7 @@ def wandb(server: wandb_server.Server, folder: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_sweep_and_agent(folder):
     """Two trials, one of which diverges: both runs are named, filed and closed, with the server's parameters."""
     choices = [

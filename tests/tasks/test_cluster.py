@@ -209,6 +209,7 @@ def test_a_cancelled_job_stays_ended(job, tmp_path, monkeypatch):
     assert asked(job) == ["show job -o 4100"]
 
 
+@pytest.mark.slow
 def test_two_tasks_of_srun_stop_together_and_go_on(slurm, tmp_path, monkeypatch):
     """Within an epoch of some 400 steps, by USR1, then by the same command as Slurm starts it again."""
     command = [

@@ -103,6 +103,7 @@ def test_batch_statistics_are_one_for_both_processes(tmp_path):
     assert row["valid/mrr"] == alone["valid/mrr"]
 
 
+@pytest.mark.slow
 def test_evaluation_by_two_processes(trained, tmp_path):
     checkpoint = f"checkpoint='{trained.folder}/checkpoints/best.ckpt'"
     before = signal.getsignal(signal.SIGINT)

@@ -17,7 +17,7 @@ from kgc.tasks import output
 WORDS = ["trainer.max_epochs=4", "model=transe", "sampler=bernoulli", "optimizer=sgd", "optimizer.momentum=0.9"]
 
 
-@pytest.mark.parametrize("number", [3, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [2, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(number, tmp_path):
     """SIGKILL after a random share of the time that a run takes; the same command, or its resume, ends as it would."""
     runs.train(tmp_path / "straight", *WORDS)

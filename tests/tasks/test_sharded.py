@@ -231,6 +231,7 @@ def test_processes_end_with_the_one_that_started_them(killed):
 # Sweeps.
 
 
+@pytest.mark.slow
 def test_each_trial_of_a_sweep_has_one_folder_for_its_processes(tmp_path):
     words = ["dataset=nations", "model.dim=4", "trainer=ddp_cpu", "trainer.max_epochs=1", "logger=none", "seed=1"]
     done = runs.process(tmp_path, runs.script("train"), "-m", *words, "model=transe,distmult")
