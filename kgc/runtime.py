@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 
 import torch
 
@@ -24,3 +25,10 @@ def prepare_process() -> None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
         mallopt(_M_TOP_PAD, 1 << 28)
+
+
+def release_memory() -> None:
+    """Gives what is no longer used back to the machine, also what is held by circles of references."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -73,6 +73,8 @@ class Vocabulary:
         else:
             wanted = labels.alias("label").to_frame()
             known = self.series.to_frame().with_columns(id=pl.int_range(pl.len()))
+            if len(labels) < len(self) // 8:  # a join would build a table of all labels
+                known = known.join(wanted, on="label", how="semi")
             ids = wanted.join(known, on="label", how="left", maintain_order="left")["id"].fill_null(-1)
         return torch.tensor(ids.to_numpy())
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from kgc.engine.counting import BlockCounter, Count, Counter, Key, RowLayout, count_eager
 from kgc.engine.part import Part, Room, ranges
 from kgc.models.algebra import without_denormals
-from kgc.models.similarity import Extent
+from kgc.models.similarity import Extent, Similarity
 
 # Cells scored again at once: their float64 temporaries stay in a CPU's cache.
 _CELLS = 1024
@@ -40,9 +40,9 @@ class Candidates:
         key: a faster form of the similarity's ranking key, or None.
 
     Attributes:
-        vectors: [E, D] fp32, denormals as 0; of a sharded table those that this process holds.
+        vectors: [E, D] fp32; of a sharded table those that this process holds.
         terms: [E] fp32 terms of the ranking key, or None.
-        extent: sizes for `Similarity.band`; an infinite norm if a vector is not finite.
+        extent: sizes for `Similarity.band`, the norm from above; an infinite norm if a vector is not finite.
     """
 
     def __init__(self, model: Any, room: Room, counter: Counter = count_eager, key: Key | None = None):
@@ -50,14 +50,13 @@ class Candidates:
         self.counter = counter
         self.fast_key = key
         self.room = room
-        self.vectors = _flushed(model.candidate_vectors())
-        norm, terms = 0.0, []
-        for chunk in self.vectors.split(1 << 14):
-            norm = torch.maximum(torch.as_tensor(norm, device=chunk.device), chunk.double().norm(dim=-1).max())
-            terms.append(self.similarity.key_terms(chunk))
-        self.terms = None if not terms or terms[0] is None else torch.cat(terms)
-        largest = float(norm)
-        self.extent = Extent(largest if largest == largest else float("inf"), self.vectors.shape[-1])
+        self.vectors = model.candidate_vectors()
+        self.terms, norm = _survey(self.vectors, self.similarity)
+        self.extent = Extent(norm, self.vectors.shape[-1])
+
+    def exact(self, entities: Tensor) -> Tensor:
+        """[n, D] float64 vectors of n candidates, as the order of scores is defined: numbers below 2⁻¹²⁶ are 0."""
+        return without_denormals(self.vectors[entities]).double()
 
     def key(self, query: Tensor, start: int, stop: int) -> Tensor:
         """[U, stop − start] fp32 keys of [U, D] fp32 queries."""
@@ -138,7 +137,7 @@ class CertifiedPart(Part):
         values = query.new_empty(len(row))
         for begin in range(0, len(row), _CELLS):
             part = slice(begin, begin + _CELLS)
-            values[part] = table.similarity.order(query[row[part]], table.vectors[entity[part]].double())
+            values[part] = table.similarity.order(query[row[part]], table.exact(entity[part]))
         return values
 
     def _count_in_float64(
@@ -162,7 +161,7 @@ class CertifiedPart(Part):
             for begin in range(0, len(distinct), width):
                 part = distinct[begin : begin + width]
                 scores[:, begin : begin + width] = table.similarity.order(
-                    query[rows].unsqueeze(1), table.vectors[part].double().unsqueeze(0)
+                    query[rows].unsqueeze(1), table.exact(part).unsqueeze(0)
                 )
             scores = scores[:, copies]  # [u, E]
             place.fill_(-1)[rows] = torch.arange(len(rows), device=rows.device)
@@ -179,15 +178,17 @@ class CertifiedPart(Part):
                 equal[at] = (scores[here] == own.unsqueeze(-1)).sum(1)
 
 
-def _flushed(vectors: Tensor) -> Tensor:
-    """[E, D] with denormals as 0; the same memory if there are none, as bits say that no processor flushes."""
-    if vectors.dtype != torch.float32:
-        return vectors
-    for chunk in vectors.detach().split(1 << 14):
-        sizes = chunk.contiguous().view(torch.int32) & 0x7FFFFFFF
-        if bool(((sizes > 0) & (sizes < 0x00800000)).any()):
-            return without_denormals(vectors)
-    return vectors
+def _survey(vectors: Tensor, similarity: Similarity) -> tuple[Tensor | None, float]:
+    """The key terms [E] of [E, D] vectors, and the largest of their norms from above; the table is read once, in parts
+    that stay in a CPU's cache and are enough work for a GPU."""
+    width = vectors.shape[-1]
+    norms, terms = [], []
+    for chunk in vectors.split(max(1, (1 << 17 if vectors.device.type == "cpu" else 1 << 24) // width)):
+        norms.append(torch.linalg.vector_norm(chunk, dim=-1).amax(0) if len(chunk) else chunk.new_zeros(()))
+        terms.append(similarity.key_terms(chunk))
+    # Additions in fp32 are off by at most `width` units in the last place; squares below 2⁻¹²⁶ are lost.
+    largest = float(torch.stack(norms).max()) * (1 + (width + 4) * 2.0**-23) + width**0.5 * 2.0**-62
+    return None if terms[0] is None else torch.cat(terms), largest if largest == largest else float("inf")
 
 
 def _distinct_rows(vectors: Tensor) -> tuple[Tensor, Tensor]:

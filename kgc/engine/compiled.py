@@ -81,30 +81,48 @@ def _fused(similarity: Elementwise) -> Key:
     return lambda query, candidate: compiled(similarity.key_form(query), similarity.key_form(candidate))
 
 
-def _counts(scores: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[U, S, L] cells to [P] int32 cells above high and from low on, and [P, L] bool: a lane has one in [low, high]."""
+# A row is cut into groups, and their columns dealt to lanes, column c to lane c mod 16: a lane is a place of a vector,
+# which sums it up without turning.
+_GROUPS, _LANES = 4, 16
+# Cells of a lane are summed in one float, where a cell above counts `_UNIT` and one inside 1: exact below 2^24.
+_UNIT = 4096
+_WIDEST = _GROUPS * _LANES * (_UNIT - 1)
+
+
+def _counts(scores: Tensor, row: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """[U, G, S, L] scores to [P, G, L] int32 cells above high and cells in [low, high]."""
     cells = scores[row]
-    above = (cells > high[:, None, None]).to(torch.int32).sum(1, dtype=torch.int32)
-    within = (cells >= low[:, None, None]).to(torch.int32).sum(1, dtype=torch.int32)
-    return above.sum(-1, dtype=torch.int32), within.sum(-1, dtype=torch.int32), within > above
+    low, high = (bound[:, None, None, None] for bound in (low, high))
+    packed = torch.where(cells > high, float(_UNIT), (cells >= low).float()).sum(2).to(torch.int32)
+    above = packed >> 12
+    return above, packed - _UNIT * above
 
 
 @functools.cache
-def _compiled_counts() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+def _compiled_counts() -> Callable[..., tuple[Tensor, Tensor]]:
     return torch.compile(_counts, dynamic=True)
 
 
 def count_compiled(scores: Tensor, layout: RowLayout, low: Tensor, high: Tensor, listed: int) -> Count:
-    """The same integers as `count_eager`, in one pass over the cells, and a second over the few that may be open.
-
-    Columns are dealt to lanes, column c to lane c mod L, so that a lane is a vector's place and is summed without
-    turning; only the cells of lanes with an open one are looked at again.
-    """
-    lanes = next(n for n in (16, 8, 4, 2, 1) if scores.shape[1] % n == 0)
-    cells = scores.reshape(len(scores), -1, lanes)
-    above, within, open_lanes = _compiled_counts()(cells, layout.row, low, high)
-    inside = within - above
-    query, lane = (open_lanes & (inside <= listed).unsqueeze(-1)).nonzero(as_tuple=True)
-    again = cells[layout.row[query], :, lane]  # [m, S]
-    at, place = ((again >= low[query, None]) & (again <= high[query, None])).nonzero(as_tuple=True)
-    return Count(above.long(), inside.long(), query[at], place * lanes + lane[at])
+    """The same integers as `count_eager`, in one pass over the cells, and a second over lanes that have an open one."""
+    width = scores.shape[1]
+    even = width - width % (_GROUPS * _LANES)
+    pieces = [(start, min(start + _WIDEST, even), _GROUPS, _LANES) for start in range(0, even, _WIDEST)]
+    if even < width:
+        pieces.append((even, width, 1, 1))
+    found = []
+    above, inside = (torch.zeros_like(layout.row) for _ in range(2))
+    for start, stop, groups, lanes in pieces:
+        cells = scores[:, start:stop].unflatten(1, (groups, -1, lanes))
+        higher, within = _compiled_counts()(cells, layout.row, low, high)
+        above += higher.flatten(1).sum(-1)
+        inside += within.flatten(1).sum(-1)
+        found.append((start, cells, within.nonzero()))
+    open_queries, open_columns = [], []
+    for start, cells, open_lanes in found:
+        query, group, lane = open_lanes[inside[open_lanes[:, 0]] <= listed].unbind(1)
+        again = cells[layout.row[query], group, :, lane]  # [m, S]
+        at, place = ((again >= low[query, None]) & (again <= high[query, None])).nonzero(as_tuple=True)
+        open_queries.append(query[at])
+        open_columns.append(start + (group[at] * cells.shape[2] + place) * cells.shape[3] + lane[at])
+    return Count(above, inside, torch.cat(open_queries), torch.cat(open_columns))

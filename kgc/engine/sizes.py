@@ -14,7 +14,7 @@ import torch
 # Rows of a block, and cells: 2^21 floats (8 MiB) stay in a CPU's caches, 2^27 (512 MiB) keep a GPU busy.
 DEFAULT = {"cpu": (1024, 1 << 21), "cuda": (1024, 1 << 27)}
 _TRIED = {
-    "cpu": [(1024, 1 << 21), (512, 1 << 20), (1024, 1 << 20), (2048, 1 << 22)],
+    "cpu": [(1024, 1 << 22), (1024, 1 << 21), (512, 1 << 20), (2048, 1 << 22)],
     "cuda": [(1024, 1 << 27), (4096, 1 << 27), (4096, 1 << 28)],
 }
 # Measurements of a shape; the first of them may compile or warm up.
@@ -24,11 +24,11 @@ _ROUNDS = 3
 def width(entities: int, rows: int, cells: int, block: int | None = None) -> int:
     """Entities in a block: the user's `block`, or what makes about `cells` cells.
 
-    The table is then cut evenly, in multiples of 16 (a vector register). 2^24 is the most that fp32 counts in a row.
+    The table is then cut evenly, in multiples of 64 (four vector registers). fp32 counts 2^24 cells in a row at most.
     """
     if block is None:
         blocks = -(-entities // max(16, cells // rows))
-        block = -(-entities // blocks // 16) * 16
+        block = -(-entities // blocks // 64) * 64
     return min(entities, block, 1 << 24)
 
 

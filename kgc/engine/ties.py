@@ -36,7 +36,7 @@ def tied_ahead(scorer: Scorer, queries: Queries, targets: Tensor, priority: Tens
     for part in torch.arange(len(targets), device=targets.device).split(rows):
         query = scorer.exact_query_vectors(queries[part])
         target = targets[part]
-        value = table.similarity.order(query, table.vectors[target].double())
+        value = table.similarity.order(query, table.exact(target))
         low, high = table.similarity.band(query, value, table.extent)
         unsafe = ~(torch.maximum(low.abs(), high.abs()) < SAFE)
         unsafe |= ~(query.norm(dim=-1) * table.extent.norm < SAFE) | (table.extent.norm >= 2.0**60)
@@ -50,7 +50,7 @@ def tied_ahead(scorer: Scorer, queries: Queries, targets: Tensor, priority: Tens
             row, column = row[other], column[other]
             for some in torch.arange(len(row), device=row.device).split(_CELLS):
                 at, entity = row[some], column[some]
-                equal = table.similarity.order(query[at], table.vectors[entity].double()) == value[at]
+                equal = table.similarity.order(query[at], table.exact(entity)) == value[at]
                 before = equal & (priority[entity] > priority[target[at]])
                 tied.index_add_(0, part[at], equal.long())
                 ahead.index_add_(0, part[at], before.long())

@@ -189,6 +189,6 @@ class SquaredEuclidean(Similarity):
         norm, largest = query[..., :-1].norm(dim=-1), extent.norm
         squares = largest**2 + largest
         bound = _U * ((extent.width + 10) * norm * largest + 2 * squares)
-        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + squares) + 2 * underflow(extent)
+        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + squares) + 2 * underflow(extent, norm)
         key = (norm.square() + value) / 2
         return key - bound, key + bound

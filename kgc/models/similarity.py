@@ -124,7 +124,8 @@ class Dot(Similarity):
 
     Proof of the band: rounding q moves ⟨q, c⟩ by at most u‖q‖‖c‖, the products and additions move it by at most
     γ_D ‖q‖‖c‖ (1 + u) (Cauchy-Schwarz). Numbers that underflow are off by at most 2⁻¹²⁶: D products by D·2⁻¹²⁶ in all,
-    coordinates of q by √D·2⁻¹²⁶‖c‖. So |key − ⟨q, c⟩| ≤ (D + 8)·u·‖q‖·max‖c‖ + D·2⁻¹²⁵ + √D·2⁻¹²⁵·max‖c‖.
+    coordinates of q by √D·2⁻¹²⁶‖c‖, and those of c, which count as 0 but may stand in the table, by √D·2⁻¹²⁶‖q‖. So
+    |key − ⟨q, c⟩| ≤ (D + 8)·u·‖q‖·max‖c‖ + D·2⁻¹²⁵ + √D·2⁻¹²⁵·(‖q‖ + max‖c‖).
     """
 
     certified = True
@@ -157,13 +158,19 @@ class Dot(Similarity):
         return fixed_sum(query * candidate)
 
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
-        bound = (extent.width + 8) * _U * extent.norm * query.norm(dim=-1) + underflow(extent)
+        norm = query.norm(dim=-1)
+        bound = (extent.width + 8) * _U * extent.norm * norm + underflow(extent, norm)
         return value - bound, value + bound
 
 
-def underflow(extent: Extent) -> float:
-    """How far a product of fp32 vectors is off, at most, because numbers below 2⁻¹²⁶ are lost; see `Dot`."""
-    return (extent.width + extent.width**0.5 * extent.norm) * 2.0**-125
+def underflow(extent: Extent, norm: Tensor) -> Tensor:
+    """How far products of fp32 vectors are off, at most, because numbers below 2⁻¹²⁶ are lost; see `Dot`.
+
+    Args:
+        extent: of the candidates.
+        norm: [P] float64 of the queries.
+    """
+    return (extent.width + extent.width**0.5 * (extent.norm + norm)) * 2.0**-125
 
 
 class OfDifferences(Similarity):
@@ -247,7 +254,7 @@ class Euclidean(OfDifferences):
     def band(self, query: Tensor, value: Tensor, extent: Extent) -> tuple[Tensor, Tensor]:
         norm, largest = query.norm(dim=-1), extent.norm
         bound = _U * ((extent.width + 10) * norm * largest + 2 * largest**2)
-        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + largest**2) + 2 * underflow(extent)
+        bound = bound + (extent.width + 8) * 2.0**-50 * (norm.square() + largest**2) + 2 * underflow(extent, norm)
         key = (norm.square() + value) / 2
         return key - bound, key + bound
 

@@ -21,7 +21,7 @@ from kgc.engine.compiled import compile_training
 from kgc.errors import Pruned, UserError
 from kgc.module import KGEModule
 from kgc.ranking import NonFiniteScore, planned
-from kgc.runtime import prepare_process
+from kgc.runtime import prepare_process, release_memory
 from kgc.sweeps.study import PruneHopeless, StudyTrial
 from kgc.tasks.build import (
     build_graph,
@@ -255,6 +255,7 @@ def fit_and_test(
     objective = None
     module.forget_training()
     trainer.strategy.optimizers = []  # which hold the table that the best weights replace
+    release_memory()
     session.spent(telemetry.seconds)
     best = read_weights(checkpoints.best)
     load_weights(model, best)
