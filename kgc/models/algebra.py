@@ -1,8 +1,8 @@
 """Products of vectors, complex numbers and quaternions; arithmetic on real vectors stored part after part.
 
-In float64 products that add many terms add them one after another, so that the query vectors of certified ranks depend
-on nothing but the vectors; the matrices of TuckER, too many numbers for that, are products of one shape (`row_by_row`).
-In fp32 they are matrix products and Fourier transforms, which are fast.
+In float64 products that add many terms add them one after another, so that they depend on nothing but the vectors
+(`kgc.models.exact` does so faster); the matrices of TuckER, too many numbers for either, are products of one shape
+(`row_by_row`). In fp32 they are matrix products and Fourier transforms, which are fast.
 """
 
 from __future__ import annotations
@@ -63,32 +63,6 @@ def row_by_row(vectors: Tensor, matrix: Tensor, at_once: int) -> Tensor:
     matrix = F.pad(matrix, (0, -width % 16)) if width % 16 else matrix
     padded = F.pad(vectors, (0, 0, 0, -len(vectors) % at_once))
     return torch.cat([rows @ matrix for rows in padded.split(at_once)])[: len(vectors), :width]
-
-
-def chosen_vector_matrix(vector: Tensor, matrix: Tensor, place: Tensor) -> Tensor:
-    """`ordered_vector_matrix(vector, matrix[place])` of [B, n], [U, n, m] and [B], without the [B, n, m] matrices."""
-    total = vector[:, :1] * matrix[:, 0].index_select(0, place)
-    for i in range(1, vector.shape[1]):
-        total += matrix[:, i].index_select(0, place).mul_(vector[:, i : i + 1])
-    return total
-
-
-def bilinear_queries(vector: Tensor, matrix: Tensor, place: Tensor, asks_head: Tensor) -> Tensor:
-    """[B, n] vectors times the matrices of their places, [U, n, n], or where heads are asked for their transposes.
-
-    Args:
-        vector: [B, n].
-        matrix: [U, n, n], one for each of few relations.
-        place: [B] which of them.
-        asks_head: [B, 1] or [1, 1].
-    """
-    result = torch.empty_like(vector)
-    asks_head = asks_head.squeeze(-1).expand(len(vector))
-    for form, chosen in ((matrix, ~asks_head), (matrix.mT, asks_head)):
-        mine = chosen.nonzero().squeeze(-1)
-        if len(mine):
-            result[mine] = chosen_vector_matrix(vector[mine], form.contiguous(), place[mine])
-    return result
 
 
 def circular_convolution(a: Tensor, b: Tensor) -> Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kgc.models.algebra import bilinear_queries, vector_matrix, without_denormals
+from kgc.models.algebra import vector_matrix, without_denormals
 from kgc.models.base import KGEModel
+from kgc.models.exact import bilinear_queries
 from kgc.models.init import Xavier
 from kgc.models.similarity import Dot
 from kgc.types import Queries, Side
@@ -24,8 +25,11 @@ class RESCAL(KGEModel):
 
     def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         rows, place = self.relation_rows(queries).unique(return_inverse=True)  # few: a matrix is read once for each
-        matrix = without_denormals(relations[rows]).double().unflatten(-1, (self.dim, self.dim))
         anchor = without_denormals(entities[queries.anchor]).double()
+
+        def matrix(i: int) -> Tensor:
+            return without_denormals(relations[rows[i]]).double().view(self.dim, self.dim)
+
         return bilinear_queries(anchor, matrix, place, self.asks_head(queries))
 
     def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:

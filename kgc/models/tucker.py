@@ -6,11 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from kgc.limits import require_memory
-from kgc.models.algebra import bilinear_queries, row_by_row, vector_matrix, without_denormals
+from kgc.models.algebra import row_by_row, vector_matrix, without_denormals
 from kgc.models.base import KGEModel
+from kgc.models.exact import bilinear_queries
 from kgc.models.init import Init, Uniform, Xavier
 from kgc.models.similarity import Dot
 from kgc.types import Queries, Side
+
+_COLUMNS = 4096
 
 
 class TuckER(KGEModel):
@@ -52,9 +55,11 @@ class TuckER(KGEModel):
     def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         rows, place = self.relation_rows(queries).unique(return_inverse=True)  # few: a matrix is made once for each
         relation = without_denormals(relations[rows]).double()
-        matrix = row_by_row(relation, self.core.double().flatten(1), 32).unflatten(-1, (self.dim, self.dim))
+        # In parts of the core whose float64 copy stays in a CPU's cache.
+        parts = [row_by_row(relation, part.double(), 32) for part in self.core.flatten(1).split(_COLUMNS, dim=1)]
+        matrix = torch.cat(parts, dim=1).unflatten(-1, (self.dim, self.dim))
         anchor = without_denormals(entities[queries.anchor]).double()
-        return bilinear_queries(anchor, matrix, place, self.asks_head(queries))
+        return bilinear_queries(anchor, lambda i: matrix[i], place, self.asks_head(queries))
 
     def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:
         pairs = (anchor.unsqueeze(-1) * answer.unsqueeze(-2)).flatten(-2)  # [*, D²]

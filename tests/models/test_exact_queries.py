@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_contract import CASES, E, R, mixed_queries, spread
 
-from kgc.models.algebra import bilinear_queries, circular_convolution, circular_correlation, row_by_row
+from kgc.models.algebra import circular_convolution, circular_correlation, row_by_row
 from kgc.models.encoded import EncodedModel
+from kgc.models.exact import bilinear_queries, exact_product
 from kgc.models.similarity import Dot
 from kgc.types import Queries, Side
 
@@ -47,12 +51,49 @@ def test_bilinear_queries_are_sums_over_the_matrix_of_the_relation():
     draw = torch.Generator().manual_seed(0)
     vector, matrix = (torch.randn(*size, generator=draw, dtype=torch.float64) for size in ((9, 5), (3, 5, 5)))
     place, head = torch.randint(3, (9,), generator=draw), torch.tensor([[True], [False], [True]] * 3)
-    got = bilinear_queries(vector, matrix, place, head)
+    got = bilinear_queries(vector, lambda i: matrix[i], place, head)
     for b in range(9):
         m = matrix[place[b]].T if head[b] else matrix[place[b]]
         for j in range(5):
             wanted = math.fsum(vector[b, i].item() * m[i, j].item() for i in range(5))
             assert got[b, j].item() == pytest.approx(wanted, rel=1e-13, abs=1e-15)
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1), st.sampled_from([0, 1, 30]))
+@settings(max_examples=60)
+def test_exact_products_depend_on_the_numbers_alone(terms, seed, spread_of_sizes):
+    """Any order of the terms, any company, whole or in parts: the same bits; and the sums of exact fractions."""
+    draw = torch.Generator().manual_seed(seed)
+    a, b = (torch.randn(*size, generator=draw, dtype=torch.float64) for size in ((7, terms), (terms, 5)))
+    a *= torch.exp2(torch.randint(-spread_of_sizes, spread_of_sizes + 1, a.shape, generator=draw).double())
+    b *= torch.exp2(torch.randint(-spread_of_sizes, spread_of_sizes + 1, b.shape, generator=draw).double())
+    a, b = a.float().double(), b.float().double()
+    whole = exact_product(a, b)
+    order = torch.randperm(terms, generator=draw)
+    assert torch.equal(exact_product(a[:, order], b[order]), whole)
+    assert torch.equal(exact_product(a[2:3], b), whole[2:3])
+    assert torch.equal(exact_product(a, b[:, 3:4].contiguous()), whole[:, 3:4])
+    assert torch.equal(exact_product(b.T, a.T), whole.T)
+    most = a.abs().amax(1, keepdim=True) * b.abs().amax(0)
+    for i in range(7):
+        for j in range(5):
+            wanted = sum(Fraction(x) * Fraction(y) for x, y in zip(a[i].tolist(), b[:, j].tolist(), strict=True))
+            assert abs(Fraction(whole[i, j].item()) - wanted) <= terms * Fraction(most[i, j].item()) / 2**52
+
+
+def test_exact_products_of_nothing_but_zeros_of_whole_numbers_and_of_what_is_not_finite():
+    zeros = torch.zeros(2, 3, dtype=torch.float64)
+    assert torch.equal(
+        exact_product(zeros, torch.ones(3, 4, dtype=torch.float64)), torch.zeros(2, 4, dtype=torch.float64)
+    )
+    a, b = (torch.randint(-1000, 1000, size).double() for size in ((3, 50), (50, 4)))
+    assert torch.equal(exact_product(a, b), a @ b)
+    tiny = torch.full((1, 2), 2.0**-149, dtype=torch.float64)
+    assert exact_product(tiny, tiny.T).item() == 2.0**-297
+    a[1, 7] = torch.inf
+    b[3, 2] = torch.nan
+    product = exact_product(a, b)
+    assert product.isnan().tolist() == [[False, False, True, False], [True] * 4, [False, False, True, False]]
 
 
 @pytest.mark.parametrize("width", [1, 2, 7])
