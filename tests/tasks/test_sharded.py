@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -247,3 +248,21 @@ def test_each_trial_of_a_sweep_has_one_folder_for_its_processes(tmp_path):
         assert runs.metrics(run)["train/epochs"] == 1
         assert (run / "train.log").read_text().count("epoch 1/1") == 1
         assert "on cpu x 2" in (run / "train.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_large_test_split_by_one_to_four_processes(tmp_path):
+    """FB15k-237's 20,466 triples, which neither three nor four processes share evenly: the same digits and rows."""
+    if not (Path(os.environ.get("KGC_DATA", "")) / "fb15k237").is_dir():
+        pytest.skip("no FB15k-237 in KGC_DATA")
+    words = ["dataset=fb15k237", "model=complex", "model.dim=8", "trainer.max_epochs=1", "test=false"]
+    runs.train(tmp_path / "run", *words, "sampler=shared", "sampler.num_negatives=16", "batch_size=4096")
+    checkpoint = f"checkpoint='{tmp_path}/run/checkpoints/best.ckpt'"
+    alone = runs.evaluate(tmp_path / "alone", checkpoint)
+    assert alone["test/num_queries"] == 2 * 20_466
+    for trainer in ("ddp_cpu", "sharded_cpu"):
+        for devices in (2, 3, 4):
+            folder = tmp_path / f"{trainer}{devices}"
+            several = runs.evaluate(folder, checkpoint, f"trainer={trainer}", f"trainer.devices={devices}")
+            assert runs.digits(several) == runs.digits(alone), (trainer, devices)
+            assert runs.ranks(folder).equals(runs.ranks(tmp_path / "alone")), (trainer, devices)
