@@ -2,7 +2,7 @@
 
     python tests/benchmarks/recipes.py [NAME or PATTERN …]
 
-for instance '*_umls' '*_nations'. `processor` is the seconds of all processors for the whole run, start, validations, test
+for instance '*_umls' '*_nations'. `processor` is the seconds of processors for the whole run, start, validations, test
 and report included, which other work on the machine changes little.
 """
 
