@@ -42,7 +42,8 @@ def kinds() -> list[tuple[str, str]]:
     found = {}
     for path in sorted((config_dir() / "experiment").glob("*.yaml")):
         content = yaml.safe_load(path.read_text())
-        chosen = {key.split("/")[1]: value for entry in content["defaults"] for key, value in entry.items()}
+        entries = [entry for entry in content["defaults"] if isinstance(entry, dict)]  # names are other recipes
+        chosen = {key.split("/")[1]: value for entry in entries for key, value in entry.items()}
         for group in chosen.keys() & OTHERS.keys() & content.keys():
             if chosen[group] != OTHERS[group]:
                 target = str((content[group] or {}).get("_target_"))
@@ -81,6 +82,14 @@ def test_what_is_kept_and_what_goes():
         "experiment=complex_codex_s with model=transe keeps model.dim=512, model.reciprocal=true, "
         "model.entity_dropout=0.1",
     ]
+
+
+def test_a_recipe_made_of_another():
+    """The settings of `simple_umls` on other data: its choices can be replaced as that one's can."""
+    cfg, lines = mended("experiment=simple_nations", "regularizer=none", "model=transe", "dataset=kinship")
+    assert (cfg.dataset.name, cfg.regularizer, cfg.model.dim) == ("kinship", None, 512)
+    of_umls = mended("experiment=simple_umls", "regularizer=none", "model=transe")[1]
+    assert [line.replace("simple_nations", "simple_umls") for line in lines] == of_umls != []
 
 
 def test_words_of_the_command_line_stand():
