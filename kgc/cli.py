@@ -43,7 +43,11 @@ def _evaluate(cfg: DictConfig, run_dir: Path, overrides: list[str]) -> Any:
 
 
 # A word of the command line that gives a secret.
-_SECRET = re.compile(r"[+]*([\w/@]+[.])*\w*(api_?key|token|secret|password|passwd)=", re.IGNORECASE)
+_SECRET = re.compile(
+    r"[+]*([\w/@]+[.])*\w*(api_?key|access_?key|private_?key|credentials?|token|secret|password|passwd)=", re.IGNORECASE
+)
+# An address with a password, as user:password@machine.
+_ADDRESS = re.compile(r"[^=]+=.*\w://[^/\s:@]*:[^/\s@]+@")
 
 
 def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None:
@@ -54,8 +58,9 @@ def _main(name: str, task: Callable[[DictConfig, Path, list[str]], Any]) -> None
     # Hydra prints errors of its own and exits with 1; with this it raises them, and they become one line below.
     os.environ["HYDRA_FULL_ERROR"] = "1"
 
-    if (secret := next(filter(_SECRET.match, sys.argv[1:]), None)) is not None:
-        key = secret.partition("=")[0].lstrip("+")
+    secrets = [word for word in sys.argv[1:] if _SECRET.match(word) or _ADDRESS.match(word)]
+    if secrets:
+        key = secrets[0].partition("=")[0].lstrip("+")
         print(
             f"error: {printable(key)}: a key on the command line stands in the shell's history, the list of processes "
             "and the run's report; set it in the environment (WANDB_API_KEY), or use `wandb login`",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kgc.errors import UserError
 from kgc.models.algebra import without_denormals
@@ -14,6 +15,11 @@ from kgc.types import Queries, Side
 
 # Triples that a function is asked for at once: with vectors of 256 floats 2^17 of them are 128 MiB a column.
 TRIPLES_AT_ONCE = 1 << 17
+
+
+def place_of(scorer: nn.Module) -> torch.device:
+    """Where a model's numbers lie; of one without any, the CPU."""
+    return next(chain(scorer.parameters(), scorer.buffers()), torch.empty(0)).device
 
 
 class TripleScorer:

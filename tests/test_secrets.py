@@ -51,7 +51,14 @@ def test_a_run_with_wandb_writes_no_key(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "word",
-    [f"+logger.api_key={KEY}", f"hydra.job.env_set.WANDB_API_KEY={KEY}", f"++hub_token={KEY}", f"password={KEY}"],
+    [
+        f"+logger.api_key={KEY}",
+        f"hydra.job.env_set.WANDB_API_KEY={KEY}",
+        f"++hub_token={KEY}",
+        f"password={KEY}",
+        f"+logger.access_key={KEY}",
+        f"logger.tracking_uri=mysql://me:{KEY}@machine/runs",
+    ],
 )
 @pytest.mark.parametrize("name", ["train", "evaluate"])
 def test_a_key_on_the_command_line_is_refused(name, word, tmp_path, capsys):

@@ -58,6 +58,12 @@ class KBGAN(Proposal):
             words = str(error)
             where = f".{words.removeprefix('model.')}" if words.startswith("model.") else f": {words}"
             raise UserError(f"sampler.proposal.generator{where}") from error
+        if not any(parameter.requires_grad for parameter in self.generator.parameters()):
+            raise UserError(
+                f"sampler.proposal.generator: {type(self.generator).__name__} has nothing to train; choose another"
+            )
+        if hasattr(self.generator, "use_facts"):  # messages pass over the graph
+            self.generator.use_facts(graph.train)
         self.to(device)
 
     def draw(self, asked: Asked, number: int, generator: torch.Generator) -> Negatives:

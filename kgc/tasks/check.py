@@ -104,14 +104,16 @@ _CHOICE = {
 
 # What a task of evaluate.py does not read, of the keys that are not its own.
 _SOURCES = ("checkpoint", "model", "dataset", "embeddings")
+# Keys that link prediction alone reads.
+_LINK = ("ranking.limit", "ranking.candidates")
 _UNREAD = {
-    "triple_classification": ("ranking.limit",),
-    "predict": ("split", "bootstrap", "ranking.limit"),
-    "queries": ("bootstrap", "ranking.limit"),
-    "explain": ("split", "bootstrap", "ranking.limit"),
-    "inspect": ("checkpoint", "model", "embeddings", "split", "bootstrap", "ranking.limit"),
-    "retrieval": (*_SOURCES, "split", "ranking.limit"),
-    "compare": (*_SOURCES, "split", "bootstrap", "ranking.limit"),
+    "triple_classification": _LINK,
+    "predict": ("split", "bootstrap", *_LINK),
+    "queries": ("bootstrap", *_LINK),
+    "explain": ("split", "bootstrap", *_LINK),
+    "inspect": ("checkpoint", "model", "embeddings", "split", "bootstrap", *_LINK),
+    "retrieval": (*_SOURCES, "split", *_LINK),
+    "compare": (*_SOURCES, "split", "bootstrap", *_LINK),
 }
 
 

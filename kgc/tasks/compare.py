@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -22,7 +23,8 @@ def compare(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     """Writes `metrics.json` (`compare/…`), `relations.parquet` and `comparison.html`.
 
     Differences are those of the later run from the first: positive where its metric is higher. Of more than two runs
-    the keys are `compare/2/…`, `compare/3/…`, by their place in the list.
+    the keys are `compare/2/…`, `compare/3/…`, by their place in the list; where a run ranked a sample of its split, or
+    among a sample of candidates, `sampled/` stands before the metrics' names.
 
     Args:
         cfg: what `conf/evaluate.yaml` composes to with `task=compare`.
@@ -39,13 +41,14 @@ def compare(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
     names = [str(name) for name in cfg.compare.runs]
     with Session(run_dir, "evaluate.log", cfg.quiet) as session:
         frames = [_ranks(name) for name in names]
+        sampled = "sampled/" if any(_is_sampled(name) for name in names) else ""
         session.start_logging(cfg)
         hits, resamples = list(cfg.ranking.hits), cfg.compare.resamples
         metrics, relations = {}, []
         for place, later in enumerate(frames[1:], start=2):
             prefix = "compare" if len(frames) == 2 else f"compare/{place}"
             values, by_relation = compare_ranks(frames[0], later, hits, resamples, cfg.seed)
-            metrics |= {f"{prefix}/{name}": value for name, value in values.items()}
+            metrics |= {f"{prefix}/{sampled}{name}": value for name, value in values.items()}
             relations.append(by_relation.insert_column(0, pl.Series("run", [names[place - 1]] * len(by_relation))))
         table = pl.concat(relations)
         facts = {"baseline": names[0]} | {f"run {i}": name for i, name in enumerate(names[1:], start=2)}
@@ -59,7 +62,7 @@ def compare(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
             [_ranks_section(names, frames), _section(table)],
             page="comparison.html",
         )
-    _alert(cfg, metrics, prefix, names)
+    _alert(cfg, metrics, f"{prefix}/{sampled}mrr", names)
     return metrics
 
 
@@ -81,6 +84,14 @@ def compare_ranks(
     pairs = numbered[0].join(numbered[1], on=[*_QUERY, "again"], suffix="_second", maintain_order="left")
     if pairs.is_empty():
         raise UserError("the runs have no query in common: were they evaluated on the same split of the same data?")
+    others = pairs.filter(pl.col("candidates") != pl.col("candidates_second"))
+    if len(others):
+        raise UserError(
+            "the runs ranked among other candidates, first ({head!r}, {relation!r}, {tail!r}), {side}: {candidates:,} "
+            "against {candidates_second:,}; compare runs of one ranking.filter and one ranking.candidates".format(
+                **others.row(0, named=True)
+            )
+        )
     pairs = pairs.with_columns(cluster=pl.struct("head", "relation", "tail", "again").rank("dense"))
     values = {}
     old, new = (torch.tensor(pairs[name].to_numpy()) for name in ("realistic", "realistic_second"))
@@ -148,15 +159,26 @@ def _ranks(name: str) -> pl.DataFrame:
     if not path.is_file():
         raise UserError(f"compare.runs: {name} has no ranks.parquet; name folders of runs")
     try:
-        return pl.read_parquet(path, columns=[*_QUERY, "realistic"])
+        return pl.read_parquet(path, columns=[*_QUERY, "realistic", "candidates"])
     except (pl.exceptions.PolarsError, OSError) as error:
         raise UserError(f"{path}: not the ranks of a run ({str(error).splitlines()[0]})") from error
 
 
+def _is_sampled(name: str) -> bool:
+    """Whether a run's metrics are of a sample."""
+    path = Path(name) / "metrics.json"
+    try:
+        return any("/sampled/" in key for key in json.loads(path.read_text()))
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not the metrics of a run ({str(error).splitlines()[0]})") from error
+
+
 def _alert(cfg: DictConfig, metrics: dict[str, float], prefix: str, names: list[str]) -> None:
     """Of the last run, which is the newest."""
-    drop, p_value = cfg.alert.mrr_drop, metrics[f"{prefix}/mrr/p_value"]
-    difference = metrics[f"{prefix}/mrr/difference"]
+    drop, p_value = cfg.alert.mrr_drop, metrics[f"{prefix}/p_value"]
+    difference = metrics[f"{prefix}/difference"]
     if drop is not None and difference <= -drop and difference < 0 and p_value < cfg.alert.significance:
         raise Alert(
             f"the MRR of {names[-1]} is lower by {-difference:.4f} than that of {names[0]} (p = {p_value:.4f}), "

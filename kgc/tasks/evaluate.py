@@ -9,6 +9,7 @@ from hydra.utils import get_class, get_method
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kgc.console import Terminal
+from kgc.data.catalogue import described
 from kgc.data.graph import KnowledgeGraph
 from kgc.errors import UserError
 from kgc.foreign.trained import FORMATS, Trained, read_trained
@@ -68,7 +69,8 @@ def load(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel,
 def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph, KGEModel, DictConfig]:
     """The trained model and its graph; `dataset=…` on the command line puts another graph in its place.
 
-    `dataset.inference=DIR` puts a graph of other entities there, for models that know no entity.
+    `dataset.inference=DIR`, or a name of the catalogue, puts a graph of other entities there, for models that know no
+    entity.
     """
     inference = inference_folder(cfg)
     checkpoint = read_checkpoint(cfg.checkpoint, cfg.trust)
@@ -85,7 +87,9 @@ def from_checkpoint(cfg: DictConfig, terminal: Terminal) -> tuple[KnowledgeGraph
                 f"dataset.inference={inference}: {kind.__name__} has a vector for each entity that it was trained on, "
                 "and knows no other; train model=nbfnet to rank a graph of other entities"
             )
-        cfg.dataset = {"_target_": "kgc.data.catalogue.load_folder", "path": str(inference)}
+        named = not Path(str(inference)).is_dir() and described(str(inference)) is not None
+        load, key = ("load_dataset", "name") if named else ("load_folder", "path")
+        cfg.dataset = {"_target_": f"kgc.data.catalogue.{load}", key: str(inference)}
         own_data = False
     if not any(cfg.annotations.values()):
         cfg.annotations = present_annotations(checkpoint.config.get("annotations") or {}, terminal)

@@ -51,7 +51,11 @@ def shared_folder(cfg: DictConfig, folder: str) -> str:
     """The run's folder, the first process's on each: its name holds the second at which a process began.
 
     Connects the processes that torchrun or Slurm started, as Lightning would later.
+
+    Raises:
+        UserError: they are fewer than the config asks for, or the others do not run this command.
     """
+    _check_launcher(cfg)
     if processes_here() == 1 or os.environ.get("TORCHELASTIC_RUN_ID") == _RUN_ID:
         return folder
     import torch
@@ -69,6 +73,30 @@ def shared_folder(cfg: DictConfig, folder: str) -> str:
     if folders[0] != folder and os.path.isdir(folder) and not os.listdir(folder):
         os.rmdir(folder)  # Hydra made it
     return folders[0]
+
+
+def _check_launcher(cfg: DictConfig) -> None:
+    """A run of fewer processes than asked for would pass for the one that was; one that waits for others never ends."""
+    if not launched() or os.environ.get("TORCHELASTIC_RUN_ID") == _RUN_ID:
+        return
+    by_slurm = "LOCAL_RANK" not in os.environ
+    if by_slurm and processes_here() > 1 and "SLURM_STEP_ID" not in os.environ:
+        raise UserError(
+            f"Slurm started this command once in a job of {processes_here()} tasks: start it with srun, once for each"
+        )
+    here = processes_here() // nodes_here()
+    devices = cfg.trainer.devices
+    if devices in (-1, "-1", "auto"):
+        import torch
+
+        cuda = cfg.trainer.accelerator in ("gpu", "auto") and torch.cuda.is_available()
+        devices = torch.cuda.device_count() if cuda else 1
+    if isinstance(devices, int) and devices > here:
+        more = "--ntasks-per-node (hydra.launcher.tasks_per_node)" if by_slurm else "--nproc-per-node"
+        raise UserError(
+            f"trainer.devices={cfg.trainer.devices}: {devices} processes on this machine, and "
+            f"{'Slurm' if by_slurm else 'torchrun'} started {here}; set {more} to {devices}"
+        )
 
 
 def processes_wanted(cfg: DictConfig) -> int:

@@ -22,6 +22,7 @@ from kgc.models.base import KGEModel
 from kgc.ranking import exact_arithmetic
 from kgc.runtime import prepare_process
 from kgc.sampling.proposals import Typed
+from kgc.scorers import place_of
 from kgc.tasks.build import device_of
 from kgc.tasks.evaluate import load
 from kgc.tasks.output import Session, run_facts, write_answers
@@ -104,7 +105,7 @@ def best_answers(model: KGEModel, known: KnownAnswers, questions: Tensor, k: int
         known: answers to leave out, or only to mark.
         mark: mark them.
     """
-    device = next(model.parameters()).device
+    device = place_of(model)
     parts = []
     for column in range(3):
         place = (questions[:, column] < 0).nonzero().squeeze(-1)
@@ -132,7 +133,7 @@ def best_answers(model: KGEModel, known: KnownAnswers, questions: Tensor, k: int
 
 def best_triples(model: KGEModel, known: KnownAnswers, relations: Iterable[int], k: int, mark: bool) -> _Rows:
     """The k best triples of some relations, by the score of their tails; never holds more than a block of pairs."""
-    device = next(model.parameters()).device
+    device = place_of(model)
     best: _Rows | None = None
     heads = torch.arange(model.num_entities, device=device)
     for relation in relations:
@@ -152,7 +153,8 @@ def best_triples(model: KGEModel, known: KnownAnswers, relations: Iterable[int],
 
 
 def _top(scores: Tensor, is_known: Tensor, k: int, mark: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, column and score of the k best cells of each row of [B, N]; known ones only where they are marked.
+    """Row, column and score of the k best cells of each row of [B, N], of equal ones the first; known ones only where
+    they are marked.
 
     Raises:
         UserError: a score is NaN.
@@ -161,7 +163,14 @@ def _top(scores: Tensor, is_known: Tensor, k: int, mark: bool) -> tuple[Tensor, 
         raise UserError("the model gives NaN as a score: it has diverged, or its vectors are damaged")
     if not mark:
         scores = scores.masked_fill(is_known, -torch.inf)
-    value, column = scores.topk(min(k, scores.shape[1]), dim=1)
+    k = min(k, scores.shape[1])
+    least = scores.topk(k, dim=1).values[:, -1:]
+    above, level = scores > least, scores == least  # of equal ones at the end the first are taken
+    chosen = above | (level & (level.cumsum(1) <= k - above.sum(1, keepdim=True)))
+    column = chosen.nonzero()[:, 1].view(len(scores), k)
+    value = scores.gather(1, column)
+    value, order = value.sort(dim=1, descending=True, stable=True)
+    column = column.gather(1, order)
     row = torch.arange(len(scores), device=scores.device).unsqueeze(1).expand_as(column)
     kept = torch.ones_like(column, dtype=torch.bool) if mark else ~is_known.gather(1, column)
     return row[kept], column[kept], value[kept]

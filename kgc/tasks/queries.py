@@ -21,6 +21,7 @@ from kgc.metrics.ranks import mean
 from kgc.models.base import KGEModel
 from kgc.ranking import RankingOptions, exact_arithmetic, rank_queries
 from kgc.runtime import prepare_process
+from kgc.scorers import place_of
 from kgc.tasks.build import device_of, ranking_options
 from kgc.tasks.evaluate import load
 from kgc.tasks.output import Session, run_facts, write_answers, write_json
@@ -87,7 +88,7 @@ class Decomposition:
         self.model = model
         self.t_norm = t_norm
         self.beam = beam
-        self.device = next(model.parameters()).device
+        self.device = place_of(model)
 
     @torch.no_grad()
     def truths(self, question: Question) -> Tensor:
@@ -113,7 +114,7 @@ class Decomposition:
             best = self.truths(inner).topk(min(self.beam, self.model.num_entities))
             entity, before = best.indices, best.values.unsqueeze(1)
         hop = Queries(entity, torch.full_like(entity, relation), Side.TAIL)
-        logits = self.model.score(hop).double() + self.model.margin
+        logits = self.model.logits(self.model.score(hop).double())
         return self.both(before, F.logsigmoid(logits)).amax(0)
 
     def both(self, a: Tensor, b: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from kgc.models.base import KGEModel
 from kgc.ranking import exact_arithmetic
 from kgc.runtime import prepare_process
 from kgc.sampling.proposals import Asked, Proposal, Typed, Uniform
+from kgc.scorers import place_of
 from kgc.tasks.build import device_of
 from kgc.tasks.evaluate import load
 from kgc.tasks.output import Session, run_facts, write_answers
@@ -111,7 +112,7 @@ def score_triples(model: KGEModel, triples: Triples, graph: KnowledgeGraph) -> T
     Raises:
         UserError: a score is not finite.
     """
-    device, parts = next(model.parameters()).device, []
+    device, parts = place_of(model), []
     with exact_arithmetic(device):
         for part in torch.arange(len(triples)).split(_BATCH):
             some = triples[part].to(device)

@@ -30,7 +30,7 @@ tasks = []
 for rank in range(number):
     own = {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_NTASKS": number,
            "SLURM_NTASKS_PER_NODE": number, "SLURM_NNODES": 1, "SLURM_NODELIST": "127.0.0.1",
-           "MASTER_ADDR": "127.0.0.1"}
+           "SLURM_STEP_ID": 0, "MASTER_ADDR": "127.0.0.1"}
     environment = os.environ | {name: str(value) for name, value in own.items()}
     tasks.append(subprocess.Popen(words, env=environment))
 def hand_on(number, frame):

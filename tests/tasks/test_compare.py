@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,21 @@ import torch
 from kgc.metrics.comparison import permutation_p_value
 
 
-def write_ranks(folder: Path, ranks: np.ndarray, order: int = 0) -> str:
+def write_ranks(folder: Path, ranks: np.ndarray, order: int = 0, candidates: int = 12, sampled: bool = False) -> str:
     """[triples, 2] ranks of head and tail queries; every third triple has relation r0."""
     n = len(ranks)
     folder.mkdir()
     columns = {"head": [f"h{i}" for i in range(n)], "relation": [f"r{i % 3}" for i in range(n)], "tail": ["t"] * n}
     frame = pl.concat(
         [
-            pl.DataFrame({**columns, "side": side, "realistic": ranks[:, j].astype(float)})
+            pl.DataFrame(
+                {**columns, "side": side, "realistic": ranks[:, j].astype(float), "candidates": [candidates] * n}
+            )
             for j, side in enumerate(("head", "tail"))
         ]
     )
     frame.sample(fraction=1, shuffle=True, seed=order).write_parquet(folder / "ranks.parquet")
+    (folder / "metrics.json").write_text(json.dumps({"test/sampled/mrr" if sampled else "test/mrr": 0.5}))
     return str(folder)
 
 
@@ -98,6 +102,15 @@ def test_three_runs_and_queries_that_one_of_them_lacks(tmp_path):
     assert metrics["compare/3/draws"] == 240
 
 
+def test_what_is_known_of_a_sample_says_so(tmp_path):
+    whole = write_ranks(tmp_path / "whole", ranks_of(0))
+    part = write_ranks(tmp_path / "part", ranks_of(1)[:60], sampled=True)
+    words = ["task=compare", f"compare.runs=[{whole},{part}]", "compare.resamples=50", "alert.mrr_drop=0.9"]
+    metrics = runs.evaluate(tmp_path / "out", *words)
+    assert metrics["compare/sampled/num_queries"] == 120
+    assert all(name.startswith("compare/sampled/") for name in metrics)
+
+
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -105,12 +118,17 @@ def test_three_runs_and_queries_that_one_of_them_lacks(tmp_path):
         ([], ["compare.runs", "two or more"]),
         (["compare.runs=[DIR/a,DIR/none]"], ["none", "ranks.parquet"]),
         (["compare.runs=[DIR/a,DIR/other]"], ["no query in common"]),
+        (
+            ["compare.runs=[DIR/a,DIR/few]"],
+            ["among other candidates, first ('h", "12 against 5;", "one ranking.candidates"],
+        ),
         (["compare.runs=[DIR/a,DIR/a]", "alert.mrr_drop=2"], ["alert.mrr_drop=2"]),
         (["compare.runs=[DIR/a,DIR/a]", "compare.resamples=0"], ["compare.resamples=0"]),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, capsys, words, names):
     write_ranks(tmp_path / "a", ranks_of(0))
+    write_ranks(tmp_path / "few", ranks_of(0), candidates=5, sampled=True)
     (tmp_path / "other").mkdir()
     frame = pl.read_parquet(tmp_path / "a" / "ranks.parquet").with_columns(head=pl.lit("nobody"))
     frame.write_parquet(tmp_path / "other" / "ranks.parquet")

@@ -19,7 +19,7 @@ import wandb_file
 
 from kgc.errors import UserError
 from kgc.tasks import train
-from kgc.tasks.launch import processes_wanted
+from kgc.tasks.launch import processes_wanted, shared_folder
 
 WORDS = ["dataset=nations", "model.dim=8", "trainer=ddp_cpu", "trainer.val_every=1", "batch_size=100"]
 LOGGERS = ["logger=[wandb,csv]", "logger.wandb.mode=offline"]
@@ -253,6 +253,31 @@ def test_processes_wanted_on_cpus(devices, expected, monkeypatch):
 def test_a_process_of_another_launcher_starts_no_more(variable, monkeypatch):
     monkeypatch.setenv(variable, "1")
     assert processes_wanted(config(8)) == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices", "words"),
+    [
+        (
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},
+            4,
+            "Slurm started 1; .*tasks_per_node. to 4",
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 1, "once in a job of 4 tasks: start it with srun"),
+        (
+            {"LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
+            3,
+            "torchrun started 2; set --nproc-per-node",
+        ),
+    ],
+)
+def test_fewer_processes_than_asked_for_are_a_mistake(environment, devices, words, monkeypatch):
+    for name in ("LOCAL_RANK", "SLURM_PROCID", "TORCHELASTIC_RUN_ID", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_STEP_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=words):
+        shared_folder(config(devices), "folder")
 
 
 @pytest.mark.parametrize("devices", [0, -2, "two", 1.5, None, [0, 1]])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import polars as pl
 import pytest
 import runs
+import torch
 
 from kgc.errors import UserError
+from kgc.models.rules.model import RuleModel
 from kgc.tasks.evaluate import evaluate
 from kgc.tasks.train import train
 
@@ -61,6 +64,25 @@ def test_evaluate_gives_the_same_digits(mined, tmp_path):
     metrics = runs.evaluate(tmp_path / "again", f"checkpoint='{mined / 'checkpoints' / 'best.ckpt'}'")
     assert runs.digits(metrics, "test") == runs.digits(runs.metrics(mined), "test")
     assert runs.ranks(tmp_path / "again").equals(runs.ranks(mined))
+
+
+def test_rules_answer_the_other_tasks(mined, tmp_path):
+    """A model without a parameter, whose scores are confidences."""
+    checkpoint = f"checkpoint='{mined / 'checkpoints' / 'best.ckpt'}'"
+    runs.evaluate(tmp_path / "answers", checkpoint, "task=predict", "predict.head=usa", "predict.relation=embassy")
+    predictions = pl.read_csv(tmp_path / "answers" / "predictions.csv")
+    assert predictions["score"].is_sorted(descending=True)
+    equal = predictions.filter(pl.len().over("score") > 1)
+    assert len(equal) == 0 or all(part["tail"].is_sorted() for part in equal.partition_by("score"))
+    best = runs.evaluate(tmp_path / "best", checkpoint, "task=predict", "predict.relation=embassy", "predict.k=5")
+    assert best["predict/num_predictions"] == 5
+    values = runs.evaluate(tmp_path / "classified", checkpoint, "task=triple_classification")
+    assert values["classification/roc_auc"] > 0.8
+    values = runs.evaluate(tmp_path / "hops", checkpoint, "task=queries", "queries.sample='1p:5,2p:5,2u:5'")
+    assert 0 < values["queries/2p/mrr"] <= 1
+    logits = RuleModel(3, 1, aggregation="noisy_or").logits(torch.tensor([0.0, math.log(4.0), 800.0]).double())
+    assert logits.isfinite().all()
+    assert logits[1].item() == pytest.approx(math.log(3))  # 1 − e^(−log 4) = ¾
 
 
 def test_mining_again_finds_the_same_rules(mined, tmp_path):
@@ -121,6 +143,9 @@ def test_a_learned_run_is_evaluated_and_lists_its_rules(tmp_path):
     assert len(rules) == 2 * 55 * 20
     metrics = runs.evaluate(tmp_path / "again", f"checkpoint='{tmp_path / 'run' / 'checkpoints' / 'best.ckpt'}'")
     assert runs.digits(metrics, "test") == runs.digits(runs.metrics(tmp_path / "run"), "test")
+    checkpoint = f"checkpoint='{tmp_path / 'run' / 'checkpoints' / 'best.ckpt'}'"
+    values = runs.evaluate(tmp_path / "hops", checkpoint, "task=queries", "queries.sample=2p:3")
+    assert 0 < values["queries/2p/mrr"] <= 1
     with pytest.raises(UserError, match="choose objective=one_vs_all"):
         trained(tmp_path / "other", [*LEARNED, "objective=k_vs_all"])
     with pytest.raises(UserError, match="task=explain: DRUM has no rules"):

@@ -116,6 +116,11 @@ class RuleModel(nn.Module):
         """[n] float64 confidences of the rules, descending."""
         return self.rules[:, SUPPORT] / (self.rules[:, BODIES].double() + self.pessimism)
 
+    def logits(self, scores: Tensor) -> Tensor:
+        """Scores as logits of the probability of an answer, that of its best rule or of all (`noisy_or`)."""
+        likely = scores if self.aggregation == "maximum" else -torch.expm1(-scores)
+        return torch.logit(likely.clamp(1e-9, 1 - 1e-9))
+
     def score(self, queries: Queries, candidates: Tensor | range | None = None) -> Tensor:
         """[B, E], [B, len(range)], [B, N] or [B, K] float64 scores; see `kgc.types.Scorer`."""
         cell, value = self._cells(queries)
