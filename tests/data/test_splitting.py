@@ -111,6 +111,22 @@ def test_split_column(tmp_path):
     assert len(load_file(tmp_path / "p.parquet", split_column="part").train) == 1
 
 
+@pytest.mark.parametrize("way", [{"split_column": "part"}, {"split": "time", "time_column": "part"}])
+def test_columns_beside_the_triples_are_never_labels(way, tmp_path):
+    """Wherever the column of splits or times stands, the others need names, in Parquet as in CSV."""
+    frame = pl.DataFrame({"part": ["train"], "s": ["a"], "p": ["r"], "o": ["b"]})
+    if "split" in way:
+        frame = frame.with_columns(part=pl.lit("2024"))
+    frame.write_parquet(tmp_path / "all.parquet")
+    frame.write_csv(tmp_path / "all.csv")
+    cure = "dataset.columns=[…] names those of heads, relations and tails"
+    for path in (tmp_path / "all.parquet", tmp_path / "all.csv"):
+        expected = f"{path}: no column 'head'; its columns are 'part', 's', 'p', 'o'; {cure}"
+        assert message(load_file, path, **way) == expected
+        named = load_file(path, columns=["s", "p", "o"], fractions=[1, 0, 0], **way)
+        assert labelled(named)["train"] == [("a", "r", "b")]
+
+
 @pytest.mark.parametrize(
     ("times", "parts"),
     [
@@ -151,7 +167,11 @@ SHARES = "must be the shares of train, valid and test, such as [0.8,0.1,0.1]"
         ({"fractions": [0.8, 0.1, 0.2]}, f"dataset.fractions=[0.8, 0.1, 0.2]: {SHARES}"),
         ({"fractions": [0, 0.5, 0.5]}, f"dataset.fractions=[0, 0.5, 0.5]: {SHARES}"),
         ({"fractions": "most"}, f"dataset.fractions=most: {SHARES}"),
-        ({"split_column": "part"}, "{}: no column 'head'; its columns are 'a', 'r', 'b'"),
+        (
+            {"split_column": "part"},
+            "{}: no column 'head'; its columns are 'a', 'r', 'b'; dataset.columns=[…] names those of heads, relations "
+            "and tails",
+        ),
     ],
 )
 def test_mistakes(words, expected, tmp_path):
