@@ -55,7 +55,7 @@ def read_folder(folder: Path, format: str | None = None, layout: Layout = PLAIN)
         raise UserError(f"{folder}: no such folder")
     if format is not None and format not in FORMATS:
         raise UserError(f"dataset.format={format}: choices are {', '.join(FORMATS)}")
-    tables = FORMATS[format or _find_format(folder)](folder, layout)
+    tables = FORMATS[format or find_format(folder)](folder, layout)
     if tables.frames["train"].is_empty():
         raise UserError(f"{folder}: the train split has no triples")
     return tables
@@ -64,7 +64,7 @@ def read_folder(folder: Path, format: str | None = None, layout: Layout = PLAIN)
 def source_files(folder: Path, format: str | None = None) -> list[Path]:
     """The files that `read_folder` reads, in a fixed order; none where there is nothing to read."""
     folder = Path(folder)
-    format = format or _find_format(folder)
+    format = format or find_format(folder)
     if format == "splits":
         return [path for split in SPLITS if (path := find_split(folder, split)) is not None]
     if format == "libkge":
@@ -73,7 +73,8 @@ def source_files(folder: Path, format: str | None = None) -> list[Path]:
     return sorted({path for mark in _FILES.get(format, ()) for path in folder.glob(mark) if path.is_file()})
 
 
-def _find_format(folder: Path) -> str:
+def find_format(folder: Path) -> str:
+    """The key of `FORMATS` that the names of the files say."""
     marks = {
         "openke": folder / "train2id.txt",
         "libkge": folder / "entity_ids.del",

@@ -17,7 +17,8 @@ from kgc.data.reader import COLUMNS, Layout, locate, read_split, shown
 from kgc.data.tables import SPLITS, Tables
 from kgc.errors import UserError
 
-_NAMES = {
+# What splits are called, and what is meant.
+NAMES = {
     "train": "train",
     "training": "train",
     "valid": "valid",
@@ -107,7 +108,7 @@ def split_by_column(frame: pl.DataFrame, column: str, source: str) -> dict[str, 
     Raises:
         UserError: another name.
     """
-    names = frame[column].str.to_lowercase().replace_strict(_NAMES, default=None, return_dtype=pl.String)
+    names = frame[column].str.to_lowercase().replace_strict(NAMES, default=None, return_dtype=pl.String)
     if names.null_count():
         other = frame[column].filter(names.is_null())[0]
         raise UserError(f"{source}: {shown(other)} in the column {column}; expected train, valid or test")
