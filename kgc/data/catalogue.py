@@ -18,6 +18,7 @@ from kgc.data.download import fetch_files
 from kgc.data.formats import read_folder, source_files
 from kgc.data.graph import KnowledgeGraph, graph_of, in_vocabularies
 from kgc.data.hygiene import check_drop, cleaned
+from kgc.data.oddities import folder_notes, header_notes
 from kgc.data.ogb import read_candidates
 from kgc.data.parts import graph_in_parts
 from kgc.data.reader import PLAIN, Layout, find_split
@@ -118,7 +119,11 @@ def _folder(
                 return graph
         return graph_of(read_folder(folder, format, layout), name, entities, relations)
 
-    return lambda *known: cached_graph(name, source_files(folder, format), how, make, cache, *known)
+    def load(*known: Vocabulary | None) -> KnowledgeGraph:
+        graph = cached_graph(name, source_files(folder, format), how, make, cache, *known)
+        return graph.noted(folder_notes(graph, folder, format, layout))
+
+    return load
 
 
 def _file(file: Path, name: str, layout: Layout, rule: SplitRule, cache: bool | None) -> Load:
@@ -129,7 +134,12 @@ def _file(file: Path, name: str, layout: Layout, rule: SplitRule, cache: bool | 
         return graph_of(split_table(file, layout, rule), name, entities, relations)
 
     files = [file] if file.is_file() else []
-    return lambda *known: cached_graph(name, files, how, make, cache, *known)
+
+    def load(*known: Vocabulary | None) -> KnowledgeGraph:
+        graph = cached_graph(name, files, how, make, cache, *known)
+        return graph.noted(header_notes(graph, dict.fromkeys(SPLITS, file), layout))
+
+    return load
 
 
 def _without(
@@ -137,7 +147,10 @@ def _without(
 ) -> KnowledgeGraph:
     """A graph without what `drop` names, in the vocabularies of a model or in its own."""
     check_drop(drop)
-    return cleaned(load(None, None), drop, entities, relations) if drop else load(entities, relations)
+    if not drop:
+        return load(entities, relations)
+    graph = load(None, None)
+    return cleaned(graph, drop, entities, relations).noted(graph.notes)
 
 
 def _checked(
@@ -152,7 +165,7 @@ def _checked(
     graph = load(None, None) if drop else load(entities, relations)
     if expected:
         _check(graph, folder, expected, bool(drop) or entities is None, bool(drop) or relations is None)
-    return cleaned(graph, drop, entities, relations) if drop else graph
+    return cleaned(graph, drop, entities, relations).noted(graph.notes) if drop else graph
 
 
 def _as_published(folder: Path, source: Mapping[str, Any]) -> bool:

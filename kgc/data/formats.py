@@ -36,6 +36,8 @@ from kgc.data.tables import (
 )
 from kgc.errors import UserError
 
+_NUMERIC = "numeric_triples.tsv.gz"  # of a TriplesFactory of PyKEEN
+
 
 def read_folder(folder: Path, format: str | None = None, layout: Layout = PLAIN) -> Tables:
     """The triples of a folder.
@@ -53,7 +55,7 @@ def read_folder(folder: Path, format: str | None = None, layout: Layout = PLAIN)
         raise UserError(f"{folder}: no such folder")
     if format is not None and format not in FORMATS:
         raise UserError(f"dataset.format={format}: choices are {', '.join(FORMATS)}")
-    tables = FORMATS[format or _find_format(folder)](folder, layout)
+    tables = FORMATS[format or find_format(folder)](folder, layout)
     if tables.frames["train"].is_empty():
         raise UserError(f"{folder}: the train split has no triples")
     return tables
@@ -62,20 +64,30 @@ def read_folder(folder: Path, format: str | None = None, layout: Layout = PLAIN)
 def source_files(folder: Path, format: str | None = None) -> list[Path]:
     """The files that `read_folder` reads, in a fixed order; none where there is nothing to read."""
     folder = Path(folder)
-    format = format or _find_format(folder)
+    format = format or find_format(folder)
     if format == "splits":
         return [path for split in SPLITS if (path := find_split(folder, split)) is not None]
+    if format == "libkge":
+        names = sorted({"dataset.yaml", *_libkge_names(folder).values()})
+        return [path for name in names if (path := folder / name).is_file()]
     return sorted({path for mark in _FILES.get(format, ()) for path in folder.glob(mark) if path.is_file()})
 
 
-def _find_format(folder: Path) -> str:
+def find_format(folder: Path) -> str:
+    """The key of `FORMATS` that the names of the files say."""
     marks = {
         "openke": folder / "train2id.txt",
         "libkge": folder / "entity_ids.del",
-        "pykeen": folder / "training" / "numeric_triples.tsv.gz",
+        "pykeen": folder / "training" / _NUMERIC,
         "ogb": folder / "split",
     }
-    return next((name for name, path in marks.items() if path.exists()), "splits")
+    found = next((name for name, path in marks.items() if path.exists()), "splits")
+    return "pykeen" if found == "splits" and _is_factory(folder) else found
+
+
+def _is_factory(folder: Path) -> bool:
+    """Whether a folder is one TriplesFactory of PyKEEN: a part of a data set."""
+    return (folder / _NUMERIC).is_file() and not find_split(folder, "train")
 
 
 def _splits(folder: Path, layout: Layout) -> Tables:
@@ -115,6 +127,13 @@ def _openke_labels(path: Path) -> list[str]:
 def _libkge(folder: Path, layout: Layout) -> Tables:
     """LibKGE: `entity_ids.del`, `relation_ids.del` (id, label), `train.del` … (ids), or what `dataset.yaml` calls
     them."""
+    names = _libkge_names(folder)
+    entities, relations = (tabbed_labels(folder / names[f"{what}_ids"]) for what in ("entity", "relation"))
+    return tables_of_ids(folder, {split: names[split] for split in SPLITS}, "hrt", entities, relations)
+
+
+def _libkge_names(folder: Path) -> dict[str, str]:
+    """The files of a LibKGE folder by what is in them."""
     names = {key: f"{key}.del" for key in ("entity_ids", "relation_ids", *SPLITS)}
     try:
         config = yaml.safe_load((folder / "dataset.yaml").read_text(encoding="utf-8"))["dataset"]
@@ -126,8 +145,7 @@ def _libkge(folder: Path, layout: Layout) -> Tables:
     for key, name in names.items():
         if Path(name).name != name:
             raise UserError(f"{folder / 'dataset.yaml'}: files.{key}.filename={name} leads out of the folder")
-    entities, relations = (tabbed_labels(folder / names[f"{what}_ids"]) for what in ("entity", "relation"))
-    return tables_of_ids(folder, {split: names[split] for split in SPLITS}, "hrt", entities, relations)
+    return names
 
 
 def _dglke(folder: Path, layout: Layout) -> Tables:
@@ -148,11 +166,16 @@ def _dglke(folder: Path, layout: Layout) -> Tables:
 
 def _pykeen(folder: Path, layout: Layout) -> Tables:
     """PyKEEN: `training`, `validation` and `testing`, each a TriplesFactory; their `.pth` files are not opened."""
+    if _is_factory(folder):
+        raise UserError(
+            f"{folder}: one TriplesFactory of PyKEEN; dataset.path must be the folder in which it is named training, "
+            "beside validation and testing if there are such"
+        )
     folders = {split: folder / name for split, name in zip(SPLITS, ("training", "validation", "testing"), strict=True)}
     entities, relations = (quoted_labels(folders["train"] / f"{w}_to_id.tsv.gz", "id") for w in ("entity", "relation"))
     frames = {}
     for split, part in folders.items():
-        path = part / "numeric_triples.tsv.gz"
+        path = part / _NUMERIC
         if split != "train" and not path.exists():
             frames[split] = NOTHING
             continue
@@ -165,9 +188,7 @@ def _pykeen(folder: Path, layout: Layout) -> Tables:
             raise UserError(f"{path}:1: expected the names head, relation and tail")
         fields = split_fields(path, records[1:], "\t", names)
         frames[split] = labels_of_ids(path, fields, records["line"][1:], entities, relations)
-    return Tables(
-        frames, lambda split, row: f"{folders[split] / 'numeric_triples.tsv.gz'}:{row + 2}", entities, relations
-    )
+    return Tables(frames, lambda split, row: f"{folders[split] / _NUMERIC}:{row + 2}", entities, relations)
 
 
 FORMATS: dict[str, Callable[[Path, Layout], Tables]] = {
@@ -179,10 +200,9 @@ FORMATS: dict[str, Callable[[Path, Layout], Tables]] = {
     "dglke": _dglke,
 }
 
-# Where the files of a format lie in its folder.
+# Where the files of a format lie in its folder; those of LibKGE have the names that it gives them.
 _FILES = {
     "openke": ("*2id.txt",),
-    "libkge": ("*.del", "dataset.yaml"),
     "dglke": ("*.dict", "*.tsv", "*.txt"),
     "pykeen": ("*/*.tsv.gz",),
     "ogb": ("split/*/*.pt", "mapping/*.csv.gz"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import combinations
@@ -112,10 +112,17 @@ class KnowledgeGraph:
         self.relations = relations
         self.dropped = dict(dropped or {})
         self.annotations = annotations or Annotations()
+        self.notes: list[str] = []  # what is odd in the files
         fits = max(len(entities), len(relations)) <= 2**31
         self._stored = {s: _narrow(t) if fits else t for s, t in zip(SPLITS, (train, valid, test), strict=True)}
         self._wide = {split: self._stored[split].long() for split in ("valid", "test")}
         self._known = known
+
+    def noted(self, notes: Sequence[str]) -> KnowledgeGraph:
+        """The same graph with other notes."""
+        other = copy.copy(self)
+        other.notes = list(notes)
+        return other
 
     def annotated(self, annotations: Annotations) -> KnowledgeGraph:
         """The same graph with other annotations."""
@@ -180,7 +187,7 @@ class KnowledgeGraph:
 
     def lines(self) -> list[str]:
         """What the console says of the data."""
-        return [*self.report.lines(), *self.annotations.lines]
+        return [*self.report.lines(), *self.notes, *self.annotations.lines]
 
     @cached_property
     def findings(self) -> Findings:

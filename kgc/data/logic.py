@@ -142,20 +142,25 @@ def from_json(node: Any, entities: dict[str, int], relations: dict[str, int]) ->
         ValueError: another nesting, or a label that is not known.
     """
     if not isinstance(node, list) or len(node) < 2:
-        raise ValueError(f"{node!r} is no question: [entity, [relation, …]], or a list of questions")
+        raise ValueError(f"{_cut(repr(node))} is no question: [entity, [relation, …]], or a list of questions")
     last = node[-1]
     if len(node) == 2 and isinstance(last, list) and last and all(isinstance(x, str) for x in last):
-        question = ("a", _known(node[0], entities, "entity")) if isinstance(node[0], str) else None
+        question = ("a", label_id(node[0], entities, "entity")) if isinstance(node[0], str) else None
         question = question or from_json(node[0], entities, relations)
         for relation in last:
-            question = ("p", question, _known(relation, relations, "relation"))
+            question = ("p", question, label_id(relation, relations, "relation"))
         return question
     union = last == ["u"]
     parts = node[:-1] if union else node
     return ("u" if union else "i", *(from_json(part, entities, relations) for part in parts))
 
 
-def _known(label: str, ids: dict[str, int], what: str) -> int:
+def label_id(label: str, ids: dict[str, int], what: str) -> int:
+    """The id of a label; a ValueError says what is not known."""
     if label not in ids:
-        raise ValueError(f"{what} {label!r} is not known")
+        raise ValueError(f"{what} {_cut(repr(label))} is not known")
     return ids[label]
+
+
+def _cut(text: str, longest: int = 80) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"

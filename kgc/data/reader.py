@@ -39,7 +39,8 @@ class Layout:
     Args:
         columns: names of the columns of heads, relations and tails, in a first line of names or of a Parquet file;
             None: a text file has three columns and no names, a Parquet file `head`, `relation` and `tail` or its
-            first three. The exports of Neo4j are known by their names.
+            first three; with `extra` columns both must have these three names. The exports of Neo4j are known by
+            their names.
         order: how the columns without names stand, such as `hrt`, `htr`, or `hrt--` with two columns that are not read.
         extra: names of further columns wanted.
         literals: `drop` or `keep` the RDF statements whose object is a literal.
@@ -206,7 +207,7 @@ def _read_text(path: Path, layout: Layout) -> tuple[pl.DataFrame, pl.Series]:
     if records.is_empty():
         raise UserError(f"{path}: no line with the names of the columns, {', '.join(wanted.values())}")
     names = header_names(path, records, separator)
-    _check_names(path, names, list(wanted.values()))
+    _check_names(path, names, list(wanted.values()), layout)
     records = records[1:]
     fields = split_fields(path, records, separator, names, separator == ",")
     frame = fields.select(pl.col(name).alias(column) for column, name in wanted.items())
@@ -255,11 +256,13 @@ def neo4j_columns(records: pl.DataFrame, separator: str) -> Sequence[str] | None
     return found if all(found) else None
 
 
-def _check_names(path: Path, names: list[str], wanted: list[str]) -> None:
+def _check_names(path: Path, names: list[str], wanted: list[str], layout: Layout) -> None:
     for name in wanted:
         if names.count(name) != 1:
             what = "no column" if name not in names else "more than one column"
-            raise UserError(f"{path}: {what} {shown(name)}; its columns are {', '.join(map(shown, names[:30]))}")
+            unnamed = not layout.columns and name in COLUMNS and name not in layout.extra
+            cure = "; dataset.columns=[…] names those of heads, relations and tails" if unnamed else ""
+            raise UserError(f"{path}: {what} {shown(name)}; its columns are {', '.join(map(shown, names[:30]))}{cure}")
 
 
 def header_names(path: Path, records: pl.DataFrame, separator: str) -> list[str]:
@@ -333,10 +336,11 @@ def _read_parquet(path: Path, layout: Layout) -> pl.DataFrame:
     try:
         table = pl.scan_parquet(path, glob=False)
         schema = table.collect_schema()
-        names = list(layout.columns or (COLUMNS if set(COLUMNS) <= set(schema) else schema.names()[:3]))
+        known = set(COLUMNS) <= set(schema) or layout.extra  # a split or a time may stand among the first three
+        names = list(layout.columns or (COLUMNS if known else schema.names()[:3]))
         if len(names) < 3:
             raise UserError(f"{path}: {_columns(len(names))} ({', '.join(names)}), {EXPECTED}")
-        _check_names(path, schema.names(), [*names, *layout.extra])
+        _check_names(path, schema.names(), [*names, *layout.extra], layout)
         order = COLUMNS if layout.columns or names == COLUMNS else [name for name in layout.names if name != "-"]
         for name in names:
             kind = schema[name]

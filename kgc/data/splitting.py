@@ -6,7 +6,7 @@ A split made here is a pure function of the distinct triples, the fractions and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from kgc.data.reader import COLUMNS, Layout, locate, read_split, shown
 from kgc.data.tables import SPLITS, Tables
 from kgc.errors import UserError
 
-_NAMES = {
+# What splits are called, and what is meant.
+NAMES = {
     "train": "train",
     "training": "train",
     "valid": "valid",
@@ -29,7 +30,11 @@ _NAMES = {
 }
 WAYS = ("transductive", "inductive", "time")
 _ROW = "_row"  # where a triple stands in the file
-_ISO = r"^\d{4}-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?)?Z?$"
+_ISO = (
+    r"^(?<month>\d{4}-\d{2})(?:-(?<day>\d{2})"
+    r"(?:[T ](?<hour>[01]\d|2[0-3]):(?<minute>[0-5]\d)(?::(?<second>[0-5]\d)(?:[.,](?<fraction>\d{1,9}))?)?"
+    r"(?<zone>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?|(?<zone_of_day>Z|[+-](?:[01]\d|2[0-3]):[0-5]\d))?)?$"
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def split_table(path: Path, layout: Layout, rule: SplitRule) -> Tables:
     if rule.split_column:
         parts = split_by_column(frame, rule.split_column, str(path))
     elif rule.split == "time":
-        parts = split_by_time(frame, rule.time_column, rule.fractions, str(path))
+        parts = split_by_time(frame, rule.time_column, rule.fractions, lambda row: locate(path, row, layout))
     else:
         way = split_transductive if rule.split == "transductive" else split_inductive
         parts = way(frame, rule.fractions, rule.seed)
@@ -103,7 +108,7 @@ def split_by_column(frame: pl.DataFrame, column: str, source: str) -> dict[str, 
     Raises:
         UserError: another name.
     """
-    names = frame[column].str.to_lowercase().replace_strict(_NAMES, default=None, return_dtype=pl.String)
+    names = frame[column].str.to_lowercase().replace_strict(NAMES, default=None, return_dtype=pl.String)
     if names.null_count():
         other = frame[column].filter(names.is_null())[0]
         raise UserError(f"{source}: {shown(other)} in the column {column}; expected train, valid or test")
@@ -164,27 +169,23 @@ def split_inductive(frame: pl.DataFrame, fractions: Sequence[float], seed: int) 
     return {split: frame.filter(place == number) for number, split in enumerate(SPLITS)}
 
 
-def split_by_time(frame: pl.DataFrame, column: str, fractions: Sequence[float], source: str) -> dict[str, pl.DataFrame]:
+def split_by_time(
+    frame: pl.DataFrame, column: str, fractions: Sequence[float], where: Callable[[int], str]
+) -> dict[str, pl.DataFrame]:
     """The latest triples are test, those before them valid; triples of one moment stay together, in the later split.
 
     Args:
         frame: the row in the file, head, relation, tail and the time: numbers, or dates as ISO 8601 writes them.
         column: the time's.
         fractions: of train, valid and test; sum 1.
-        source: the file, for messages.
+        where: the place of a row, for messages.
 
     Raises:
-        UserError: a time that is neither.
+        UserError: a time that is neither, or times with a zone and others without.
     """
     times = frame[column].cast(pl.Float64, strict=False)
     if times.is_null().any() or times.is_nan().any():
-        times = frame[column]
-        wrong = ~times.str.contains(_ISO)
-        if wrong.any():
-            raise UserError(
-                f"{source}: {shown(times[wrong.arg_max()])} in the column {column} is no time; expected numbers "
-                "throughout, or ISO 8601 dates such as 2024-05-31 throughout"
-            )
+        times = _moments(frame[column], column, where)
     frame = frame.with_columns(pl.Series("_time", times)).sort("_time", *COLUMNS)
     frame = frame.unique(COLUMNS, keep="first", maintain_order=True)  # a fact is known from its first time on
     times, size = frame["_time"], len(frame)
@@ -194,6 +195,41 @@ def split_by_time(frame: pl.DataFrame, column: str, fractions: Sequence[float], 
         starts.append(int(times.search_sorted(times[place], "left")) if place < size else size)
     ends = [0, *starts, size]
     return {split: frame[a:b] for split, a, b in zip(SPLITS, ends[:-1], ends[1:], strict=True)}
+
+
+def _moments(texts: pl.Series, column: str, where: Callable[[int], str]) -> pl.Series:
+    """Whole numbers in the order of ISO 8601 dates; equal ones are one moment. A month is its first day, a day its
+    first second.
+
+    Raises:
+        UserError: another text, a date that no calendar has, or dates with a zone and others without.
+    """
+    parts = texts.str.extract_groups(_ISO).struct.unnest()
+    days = (parts["month"] + "-" + parts["day"].fill_null("01")).str.to_date("%Y-%m-%d", strict=False)
+    if days.null_count():
+        row = days.is_null().arg_max()
+        raise UserError(
+            f"{where(row)}: {shown(texts[row])} in the column {column} is no time; expected numbers throughout, or ISO "
+            "8601 dates such as 2024-05-31 or 2024-05-31T23:00:00+02:00 throughout"
+        )
+    zones = parts["zone"].fill_null(parts["zone_of_day"])
+    mixed = zones.is_null() != zones.is_null()[0]
+    if mixed.any():
+        row = mixed.arg_max()
+        has = "no zone" if zones.is_null()[row] else "a zone"
+        raise UserError(
+            f"{where(row)}: {shown(texts[row])} in the column {column} has {has}, unlike {shown(texts[0])}; give all "
+            "times a zone, or none"
+        )
+    frame = parts.with_columns(pl.Series("days", days).cast(pl.Int64), pl.Series("zone", zones).replace("Z", "+00"))
+    digits = {name: pl.col(name).cast(pl.Int64).fill_null(0) for name in ("hour", "minute", "second")}
+    hours, minutes = pl.col("zone").str.slice(1, 2), pl.col("zone").str.slice(3).str.strip_chars_start(":")
+    sign = pl.when(pl.col("zone").str.starts_with("-")).then(-1).otherwise(1)
+    offset = sign * (60 * hours.cast(pl.Int64) + minutes.replace("", "0").cast(pl.Int64))
+    minute = 1440 * pl.col("days") + 60 * digits["hour"] + digits["minute"] - offset.fill_null(0)
+    nanosecond = pl.col("fraction").str.pad_end(9, "0").cast(pl.Int64).fill_null(0)
+    second = 60 * minute + digits["second"]
+    return frame.select(pl.struct(second=second, nanosecond=nanosecond).rank("dense")).to_series()
 
 
 def check_fractions(fractions: Sequence[float]) -> list[float]:

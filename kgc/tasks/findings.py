@@ -18,9 +18,9 @@ def notes(graph: KnowledgeGraph) -> list[str]:
     """Lines for the report of a run: sizes, and what is odd; of large graphs only what is known without a search."""
     lines = graph.report.lines()
     if sum(graph.report.sizes.values()) > _SEARCHED:
-        return [*lines, "not searched for leaks, being large: evaluate.py task=inspect does"]
+        return [*lines, *graph.notes, "not searched for leaks, being large: evaluate.py task=inspect does"]
     relations, redundant = relation_table(graph), redundant_relations(graph)
-    return [lines[0], *findings(count(graph, relations, redundant))]
+    return [lines[0], *graph.notes, *findings(count(graph, relations, redundant))]
 
 
 def count(graph: KnowledgeGraph, relations: pl.DataFrame, redundant: pl.DataFrame) -> dict[str, float]:

@@ -49,7 +49,8 @@ def inspect(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
         relations, redundant = relation_table(graph), _with_labels(graph, redundant_relations(graph))
         metrics = count(graph, relations, redundant)
         frames = {"relations": relations, "redundant": redundant.drop("first", "second")}
-        parts = [_findings_section(metrics), _figures_section(graph, relations), *_tables(relations, redundant)]
+        odd = _findings_section([*graph.notes, *findings(metrics)])
+        parts = [odd, _figures_section(graph, relations), *_tables(relations, redundant)]
         write_answers(cfg, f"data of {graph.name}", metrics, session, frames, run_facts(graph), parts)
         for line in findings(metrics):
             session.terminal.say(f"note: {line}")
@@ -64,9 +65,8 @@ def _with_labels(graph: KnowledgeGraph, redundant: pl.DataFrame) -> pl.DataFrame
     )
 
 
-def _findings_section(metrics: dict[str, float]) -> str:
-    lines = findings(metrics) or ["nothing odd: no repetition, no leak, nothing unseen"]
-    return page.section("Findings", page.items(lines))
+def _findings_section(lines: list[str]) -> str:
+    return page.section("Findings", page.items(lines or ["nothing odd: no repetition, no leak, nothing unseen"]))
 
 
 def _figures_section(graph: KnowledgeGraph, relations: pl.DataFrame) -> str:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.known import KnownAnswers
-from kgc.data.logic import FORMS, Question, from_json, name_of, sample_questions, to_json
+from kgc.data.logic import FORMS, Question, from_json, label_id, name_of, sample_questions, to_json
 from kgc.errors import UserError
 from kgc.metrics.ranks import mean
 from kgc.models.base import KGEModel
@@ -202,28 +202,50 @@ def _read(path: str, graph: KnowledgeGraph) -> list[Asked]:
     file = Path(str(path))
     if not file.is_file():
         raise UserError(f"queries.path={path}: no such file")
+    wanted = 'not a JSON object {"queries": […]}'
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))["queries"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f'{path}: not a JSON object {{"queries": […]}} ({type(error).__name__}: {error})') from error
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: {wanted} ({type(error).__name__}: {error})") from error
+    except RecursionError:
+        raise UserError(f"{path}: {wanted} (nested too deeply)") from None
+    rows = content.get("queries") if isinstance(content, dict) else None
+    if not isinstance(rows, list):
+        raise UserError(f"{path}: {wanted}")
     entities, relations = ({label: i for i, label in enumerate(v.labels)} for v in (graph.entities, graph.relations))
     asked = []
-    for i, row in enumerate(content):
+    for i, row in enumerate(rows):
+        place = f"{path}: question {i} (from 0)"
+        if not isinstance(row, dict) or "query" not in row:
+            raise UserError(f'{place}: expected an object {{"query": …, "easy": […], "hard": […]}}')
         try:
             question = from_json(row["query"], entities, relations)
-            easy, hard = ({entities[label] for label in row.get(kind, [])} for kind in ("easy", "hard"))
-        except KeyError as error:
-            raise UserError(f"{path}: question {i} (from 0): {error} is missing or not known") from error
-        except (ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: question {i} (from 0): {error}") from error
-        if name_of(question) is None:
-            raise UserError(f"{path}: question {i} (from 0) has none of the forms {', '.join(FORMS)}")
+            easy, hard = (_answers(row, kind, entities) for kind in ("easy", "hard"))
+            form = name_of(question)
+        except ValueError as error:
+            raise UserError(f"{place}: {error}") from error
+        except RecursionError:
+            raise UserError(f"{place}: nested too deeply") from None
+        if form is None:
+            raise UserError(f"{place} has none of the forms {', '.join(FORMS)}")
         if not hard:
-            raise UserError(f"{path}: question {i} (from 0) has no hard answer")
+            raise UserError(f"{place} has no hard answer")
         asked.append((question, easy - hard, hard))
     if not asked:
         raise UserError(f"{path}: there are no questions in it")
     return asked
+
+
+def _answers(row: dict[str, Any], kind: str, entities: dict[str, int]) -> set[int]:
+    """The easy or the hard answers of a question.
+
+    Raises:
+        ValueError: no list of labels, or one that is not known.
+    """
+    labels = row.get(kind, [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ValueError(f"its {kind} answers must be a list of labels")
+    return {label_id(label, entities, "entity") for label in labels}
 
 
 def _as_json(asked: list[Asked], graph: KnowledgeGraph) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def triple_classification(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
 
     A triple's score is that of its tail among the answers to (head, relation, ?). A threshold per relation, and one for
     relations without both kinds of triples in valid, maximises accuracy on valid; calibration is fitted there too.
+    `classification/num_negatives_known` counts false triples of valid and test that stand in a split: given ones may.
 
     Args:
         cfg: what `conf/evaluate.yaml` composes to with `task=triple_classification`.
@@ -65,6 +66,10 @@ def triple_classification(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
                 raise UserError(f"the {split} split of {graph.name} is empty: valid chooses thresholds for test")
         drawn = torch.Generator().manual_seed(cfg.seed)
         negatives = {split: _negatives(cfg, graph, split, drawn, session.terminal) for split in ("valid", "test")}
+        known = {split: known_negatives(graph, triples) for split, triples in negatives.items()}
+        if found := [f"{n:,} of {len(negatives[split]):,} in {split}" for split, n in known.items() if n]:
+            terminal = session.terminal
+            terminal.say(f"note: negatives that the data have as true triples: {', '.join(found)}; take them out")
         session.start_logging(cfg)
         device = device_of(cfg)
         model = model.to(device).eval()
@@ -92,6 +97,7 @@ def triple_classification(cfg: DictConfig, run_dir: Path) -> dict[str, float]:
             low, high = bootstrap_interval((said == truth).double(), cfg.bootstrap, cfg.seed)
             metrics |= {"accuracy_low": low, "accuracy_high": high}
         metrics |= {"num_true": int(truth.sum()), "num_false": int((~truth).sum())}
+        metrics["num_negatives_known"] = sum(known.values())
         metrics["seconds"] = time.perf_counter() - began
         metrics = {f"classification/{name}": value for name, value in metrics.items()}
         curve = classification.reliability(probability, truth, options.bins)
@@ -129,13 +135,23 @@ def score_triples(model: KGEModel, triples: Triples, graph: KnowledgeGraph) -> T
     return scores
 
 
+def known_negatives(graph: KnowledgeGraph, negatives: Triples) -> int:
+    """How many of B triples called false stand in a split, repetitions included."""
+    known = _known(graph)
+    return int(known.contains(negatives.queries(Side.TAIL), negatives.tail.unsqueeze(1)).sum())
+
+
+def _known(graph: KnowledgeGraph) -> KnownAnswers:
+    everything = Triples.cat([graph.train, graph.valid, graph.test])
+    return KnownAnswers(everything, graph.num_entities, graph.num_relations)
+
+
 def draw_negatives(graph: KnowledgeGraph, triples: Triples, proposal: Proposal, generator: torch.Generator) -> Triples:
     """One false triple for each of B triples: its head or its tail (by chance) replaced by a drawn entity, so that the
     triple is in no split. Where the proposal has no such entity at that end, the other end is replaced, else
     either by any entity. A triple without any has none.
     """
-    everything = Triples.cat([graph.train, graph.valid, graph.test])
-    known = KnownAnswers(everything, graph.num_entities, graph.num_relations)
+    known = _known(graph)
     side = torch.randint(2, (len(triples),), generator=generator)
     columns = torch.stack([triples.head, triples.tail], dim=1)  # by side
     open_ = torch.arange(len(triples))

@@ -294,6 +294,17 @@ def test_a_pickle_of_pykeen_is_not_opened(tmp_path):
     assert message(load_folder, tmp_path / "data") == expected
 
 
+@pytest.mark.parametrize("format", [None, "pykeen"])
+def test_one_part_of_a_pykeen_folder(format, tmp_path):
+    (tmp_path / "numeric_triples.tsv.gz").write_bytes(gzip.compress(b"head\trelation\ttail\n0\t0\t1\n"))
+    assert message(load_folder, tmp_path, format=format) == (
+        f"{tmp_path}: one TriplesFactory of PyKEEN; dataset.path must be the folder in which it is named training, "
+        "beside validation and testing if there are such"
+    )
+    (tmp_path / "train.txt").write_text("a\tr\tb\n")
+    assert labelled(load_folder(tmp_path))["train"] == [("a", "r", "b")]
+
+
 # Named columns.
 
 

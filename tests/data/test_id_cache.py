@@ -93,6 +93,25 @@ def test_what_changes_the_triples_is_read_again(folder, reads):
     assert len(reads) == 3
 
 
+@pytest.mark.parametrize("key", ["train", "valid", "entity_ids"])
+def test_a_file_of_libkge_by_any_name_is_read_again(key, tmp_path):
+    """Two folders with other files under the same names: the second is not the first."""
+    files = {
+        "entity_ids": ("0\ta\n1\tb\n", "0\tb\n1\ta\n"),
+        "relation_ids": ("0\tr\n",) * 2,
+        "train": ("0\t0\t1\n", "0\t0\t0\n"),
+        "valid": ("0\t0\t1\n", "1\t0\t0\n"),
+    }
+    for name, (text, _) in files.items():
+        (tmp_path / f"{name}.del").write_text(text)
+    if key == "entity_ids":
+        (tmp_path / "entity_ids.del").write_text("")  # what LibKGE folders are known by
+    (tmp_path / "dataset.yaml").write_text(f"dataset:\n  files.{key}.filename: own.txt\n")
+    for text in files[key]:
+        (tmp_path / "own.txt").write_text(text)
+        assert_equal(load_folder(str(tmp_path), cache=True), load_folder(str(tmp_path), cache=False))
+
+
 def test_a_file_that_is_split_here(folder):
     words = {"fractions": [0.5, 0.25, 0.25], "split": "transductive"}
     plain, first, again, other = (

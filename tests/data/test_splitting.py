@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from kgc.data.catalogue import load_file
 from kgc.data.graph import KnowledgeGraph
+from kgc.data.splitting import split_by_time
 from kgc.errors import UserError
 
 SPLITS = ("train", "valid", "test")
@@ -111,6 +113,22 @@ def test_split_column(tmp_path):
     assert len(load_file(tmp_path / "p.parquet", split_column="part").train) == 1
 
 
+@pytest.mark.parametrize("way", [{"split_column": "part"}, {"split": "time", "time_column": "part"}])
+def test_columns_beside_the_triples_are_never_labels(way, tmp_path):
+    """Wherever the column of splits or times stands, the others need names, in Parquet as in CSV."""
+    frame = pl.DataFrame({"part": ["train"], "s": ["a"], "p": ["r"], "o": ["b"]})
+    if "split" in way:
+        frame = frame.with_columns(part=pl.lit("2024"))
+    frame.write_parquet(tmp_path / "all.parquet")
+    frame.write_csv(tmp_path / "all.csv")
+    cure = "dataset.columns=[…] names those of heads, relations and tails"
+    for path in (tmp_path / "all.parquet", tmp_path / "all.csv"):
+        expected = f"{path}: no column 'head'; its columns are 'part', 's', 'p', 'o'; {cure}"
+        assert message(load_file, path, **way) == expected
+        named = load_file(path, columns=["s", "p", "o"], fractions=[1, 0, 0], **way)
+        assert labelled(named)["train"] == [("a", "r", "b")]
+
+
 @pytest.mark.parametrize(
     ("times", "parts"),
     [
@@ -127,12 +145,77 @@ def test_by_time(times, parts, tmp_path):
     path.write_text("head,relation,tail,when\n" + "".join(rows))
     words = {"split": "time", "time_column": "when", "fractions": [0.6, 0.2, 0.2]}
     if parts is None:
-        assert message(load_file, path, **words).startswith(f"{path}: '2019' in the column when is no time; ")
+        assert message(load_file, path, **words).startswith(f"{path}:3: '2019' in the column when is no time; ")
     elif parts == ["", "", ""]:
         assert message(load_file, path, **words).startswith(f"{path}: no triple is left for train")
     else:
         found = labelled(load_file(path, **words))
         assert ["".join(head for head, _, _ in found[split]) for split in SPLITS] == parts
+
+
+MOMENTS = [  # each with all texts of that moment
+    ["2024-05-31T10:00:00Z", "2024-05-31 12:00+02:00", "2024-05-31T05:30:00,000-0430", "2024-05-31T10:00:00.0+00"],
+    ["2024-05-31T10:00:00.000000001Z"],
+    ["2024-05-31T10:00:00.5Z", "2024-05-31T10:00:00.500Z"],
+    ["2024-06-01Z", "2024-05-31T23:00-01", "2024-06-01T02:00+02:00", "2024-06-01+00:00"],
+    ["2024-06-01T01:00Z"],
+]
+LOCAL = [
+    ["0001-01-01"],
+    ["2024-02", "2024-02-01", "2024-02-01 00:00", "2024-02-01T00:00:00.000"],
+    ["2024-02-29"],
+    ["2024-05-31T01:00"],
+    ["2024-05-31 23:00"],
+    ["9999-12-31T23:59:59.999999999"],
+]
+
+
+@pytest.mark.parametrize("moments", [MOMENTS, LOCAL])
+def test_order_of_dates_is_that_of_time(moments):
+    texts = [(text, place) for place, same in enumerate(moments) for text in same]
+    random.Random(1).shuffle(texts)
+    frame = pl.DataFrame([(i, f"e{place}", "r", "x", text) for i, (text, place) in enumerate(texts)], orient="row")
+    frame.columns = ["_row", "head", "relation", "tail", "when"]
+    for place in range(1, len(moments)):
+        before = sum(other < place for _, other in texts)
+        distinct = frame.with_columns(tail=pl.col("_row").cast(pl.String))
+        parts = split_by_time(distinct, "when", [before / len(texts), 1 - before / len(texts), 0], str)
+        assert set(parts["train"]["head"]) == {f"e{i}" for i in range(place)}
+        assert set(parts["valid"]["head"]) == {f"e{i}" for i in range(place, len(moments))}
+
+
+def test_times_of_a_parquet_file_have_its_type(tmp_path):
+    times = pl.Series([datetime(2024, 5, 31, 23), datetime(2024, 5, 31, 1), datetime(2024, 6, 1, 0, 0, 0, 5)])
+    for zone in (None, "Europe/Berlin"):
+        frame = pl.DataFrame({"head": ["b", "a", "c"], "relation": "r", "tail": "x"})
+        frame.with_columns(when=times.dt.replace_time_zone(zone)).write_parquet(tmp_path / "all.parquet")
+        words = {"split": "time", "time_column": "when", "fractions": [0.34, 0.33, 0.33]}
+        found = labelled(load_file(tmp_path / "all.parquet", **words))
+        assert [found[split][0][0] for split in SPLITS] == ["a", "b", "c"]
+
+
+NO_TIME = (
+    "is no time; expected numbers throughout, or ISO 8601 dates such as 2024-05-31 or 2024-05-31T23:00:00+02:00 "
+    "throughout"
+)
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [
+        *(
+            (bad, NO_TIME)
+            for bad in ("2024-99-99", "2023-02-29", "2024-05-31T24:00", "2024-05-31T10:00:60", "2024-05Z")
+        ),
+        *((bad, NO_TIME) for bad in ("2024-05-31-10", "2024-05-31T10", "31.05.2024", "2024-05-31T10:00+25", "nan", "")),
+        ("2024-05-31T10:00Z", "has a zone, unlike '2024-05-31'; give all times a zone, or none"),
+    ],
+)
+def test_no_times(time, expected, tmp_path):
+    path = tmp_path / "all.csv"
+    path.write_text(f"head,relation,tail,when\na,r,b,2024-05-31\na,r,c,{time}\n")
+    words = {"split": "time", "time_column": "when"}
+    assert message(load_file, path, **words) == f"{path}:3: {time!r} in the column when {expected}"
 
 
 SHARES = "must be the shares of train, valid and test, such as [0.8,0.1,0.1]"
@@ -151,7 +234,11 @@ SHARES = "must be the shares of train, valid and test, such as [0.8,0.1,0.1]"
         ({"fractions": [0.8, 0.1, 0.2]}, f"dataset.fractions=[0.8, 0.1, 0.2]: {SHARES}"),
         ({"fractions": [0, 0.5, 0.5]}, f"dataset.fractions=[0, 0.5, 0.5]: {SHARES}"),
         ({"fractions": "most"}, f"dataset.fractions=most: {SHARES}"),
-        ({"split_column": "part"}, "{}: no column 'head'; its columns are 'a', 'r', 'b'"),
+        (
+            {"split_column": "part"},
+            "{}: no column 'head'; its columns are 'a', 'r', 'b'; dataset.columns=[…] names those of heads, relations "
+            "and tails",
+        ),
     ],
 )
 def test_mistakes(words, expected, tmp_path):

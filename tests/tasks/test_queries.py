@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -15,9 +16,11 @@ import torch
 from kgc.data.catalogue import load_dataset
 from kgc.data.known import KnownAnswers
 from kgc.data.logic import FORMS, Links, answers, from_json, name_of, sample_questions, to_json
+from kgc.data.vocabulary import Vocabulary
+from kgc.errors import UserError
 from kgc.models.distmult import DistMult
 from kgc.ranking import RankingOptions, rank_queries
-from kgc.tasks.queries import Decomposition
+from kgc.tasks.queries import Decomposition, _read
 from kgc.types import Queries, Side, Triples
 
 
@@ -203,3 +206,39 @@ def test_mistakes_are_one_line(checkpoint, tmp_path: Path, capsys, words, conten
     message = runs.command(capsys, tmp_path, "evaluate", "task=queries", checkpoint, "trainer=cpu", *words).mistake()
     for name in names:
         assert name in message, message
+
+
+ROW = '{"query": ["a", ["r"]], "hard": ["b"]}'
+OBJECT = 'not a JSON object {"queries": […]}'
+EXPECTED = 'expected an object {"query": …, "easy": […], "hard": […]}'
+IS_NONE = "is no question: [entity, [relation, …]], or a list of questions"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"queries": 5}', OBJECT),
+        ('{"queries": null}', OBJECT),
+        ('{"queries": {"query": ["a", ["r"]]}}', OBJECT),
+        (f"[{ROW}]", OBJECT),
+        ("", f"{OBJECT} (JSONDecodeError: Expecting value: line 1 column 1 (char 0))"),
+        ('{"queries": []}', "there are no questions in it"),
+        ('{"queries": ' + "[" * 200_000, f"{OBJECT} (nested too deeply)"),
+        (f'{{"queries": [{ROW}, "a"]}}', f"question 1 (from 0): {EXPECTED}"),
+        ([{"hard": ["b"]}], f"question 0 (from 0): {EXPECTED}"),
+        ([{"query": None}], f"question 0 (from 0): None {IS_NONE}"),
+        ([{"query": "a" * 999}], f"question 0 (from 0): '{'a' * 78}… {IS_NONE}"),
+        ([{"query": ["a\nb", ["r"]]}], "question 0 (from 0): entity 'a\\nb' is not known"),
+        ([{"query": ["a", ["r"]], "hard": None}], "question 0 (from 0): its hard answers must be a list of labels"),
+        ([{"query": ["a", ["r"]], "easy": "b"}], "question 0 (from 0): its easy answers must be a list of labels"),
+        ([{"query": ["a", ["r"]], "hard": [["b"]]}], "question 0 (from 0): its hard answers must be a list of labels"),
+        ([{"query": ["a", ["r"] * 3000], "hard": ["b"]}], "question 0 (from 0): nested too deeply"),
+    ],
+)
+def test_hostile_files_are_one_line(text, expected, tmp_path):
+    graph = SimpleNamespace(entities=Vocabulary.from_labels(["a", "b"]), relations=Vocabulary.from_labels(["r"]))
+    path = tmp_path / "ask.json"
+    path.write_text(text if isinstance(text, str) else json.dumps({"queries": text}))
+    with pytest.raises(UserError) as caught:
+        _read(str(path), graph)
+    assert str(caught.value) == f"{path}: {expected}"

@@ -44,6 +44,8 @@ def test_metrics_are_those_of_scikit_learn(trained, tmp_path, capsys, calibratio
     labels, scores = rows["label"].to_numpy(), rows["score"].to_numpy()
     negatives = (trained[1] / "test_negatives.txt").read_text().splitlines()
     assert metrics["classification/num_false"] == len(negatives) == (~labels).sum()
+    assert metrics["classification/num_negatives_known"] == 0
+    assert "note: " not in done.out + done.err
     assert [
         "\t".join(row) for row in rows.filter(~pl.col("label")).select("head", "relation", "tail").iter_rows()
     ] == negatives
@@ -103,6 +105,25 @@ def test_negatives_are_drawn_where_there_are_none_and_the_same_for_a_seed(traine
     assert first == {**runs.evaluate(tmp_path / "b", *words), "classification/seconds": first["classification/seconds"]}
     assert first != runs.evaluate(tmp_path / "c", *words, "seed=1")
     assert first["classification/roc_auc"] > 0.55
+    assert first["classification/num_negatives_known"] == 0
+
+
+def test_given_negatives_that_are_true_are_counted_and_told(trained, tmp_path, capsys):
+    """Two triples of train, one of them twice, among those of valid, and one of test among its own."""
+    lines = {split: (trained[1] / f"{split}.txt").read_text().splitlines() for split in ("train", "test")}
+    false = {split: (trained[1] / f"{split}_negatives.txt").read_text().splitlines() for split in ("valid", "test")}
+    false["valid"] += [*lines["train"][:2], lines["train"][0]]
+    false["test"] += lines["test"][:1]
+    words = ["task=triple_classification", trained[0], "hydra.run.dir=out", "trainer=cpu"]
+    for split, rows in false.items():
+        (tmp_path / f"{split}.txt").write_text("".join(f"{row}\n" for row in rows))
+        words.append(f"classification.{split}_negatives={tmp_path / f'{split}.txt'}")
+    done = runs.command(capsys, tmp_path, "evaluate", *words)
+    assert done.code == 0, done.err
+    found = f"3 of {len(false['valid']):,} in valid, 1 of {len(false['test']):,} in test"
+    told = f"note: negatives that the data have as true triples: {found}; take them out"
+    assert [line for line in (done.out + done.err).splitlines() if line.startswith("note: ")] == [told]
+    assert runs.metrics(tmp_path / "out")["classification/num_negatives_known"] == 4
 
 
 @pytest.mark.parametrize(
