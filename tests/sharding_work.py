@@ -38,6 +38,8 @@ CASES = {
     "pool": ["sampler=shared", "sampler.num_negatives=7"],
     "batch": ["sampler=in_batch", "sampler.num_negatives=64"],
     "one": ["sampler=uniform", "sampler.num_negatives=1"],
+    "cache": ["sampler=cache", "sampler.num_negatives=3", "sampler.proposal.cache_size=5"],
+    "kbgan": ["sampler=kbgan", "sampler.proposal.pool_size=8", "sampler.proposal.generator.dim=4"],
     "one_vs_all": ["objective=one_vs_all", "objective.label_smoothing=0.1"],
     "sharp": ["objective=one_vs_all", "objective.relation_weight=0.5"],
     "k_vs_all": ["objective=k_vs_all", "regularizer=l2"],

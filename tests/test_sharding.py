@@ -24,7 +24,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 def test_losses_and_gradients_are_those_of_one_process(found):
     whole = found[0][0]["trained"]
-    assert len(whole) == 10 * len(work.TRAINED) + 2 - 1 + 4 + 1
+    assert len(whole) == 12 * len(work.TRAINED) + 2 - 1 + 4 + 1
     for parts in found[3]:
         for case, values in whole.items():
             if case == "dropout":
