@@ -95,6 +95,16 @@ def test_few_free_triples_are_shared(tmp_path):
     assert len(graph.test) > 0
 
 
+def test_held_out_entities_occur_in_no_triple_of_train(tmp_path):
+    """Every pair of 20 entities is a triple: 16 entities make train, 2 more valid, and the last 2 test."""
+    names = [f"e{i}" for i in range(20)]
+    path = write(tmp_path, [(head, "r", tail) for head in names for tail in names])
+    found = labelled(load_file(path, split="inductive", fractions=[0.8, 0.1, 0.1], seed=3))
+    assert [len(found[split]) for split in SPLITS] == [16**2, 18**2 - 16**2, 20**2 - 18**2]
+    ends = [{end for head, _, tail in found[split] for end in (head, tail)} for split in SPLITS]
+    assert [len(each) for each in ends] == [16, 18, 20]
+
+
 def test_split_column(tmp_path):
     path = tmp_path / "all.csv"
     path.write_text("s,p,o,part\na,r,b,Train\na,r,c,dev\nb,r,c,test\na,r,b,training\n")

@@ -153,7 +153,10 @@ def test_vectors_have_the_metrics_of_trec_eval(similarity, whole, ending, tmp_pa
 
 @pytest.mark.parametrize("similarity", [Dot(), Euclidean()])
 @pytest.mark.parametrize("scale", [1.0, 1e18])
-def test_ties_are_broken_as_a_loop_breaks_them(similarity, scale):
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_ties_are_broken_as_a_loop_breaks_them(similarity, scale, blocks, monkeypatch):
+    if blocks > 1:  # of 64 documents, the last of which overlaps the one before, for 8 queries at once
+        monkeypatch.setattr("kgc.engine.ties.DEFAULT", {"cpu": (8, 8 * 64)})
     # At 1e18 the squares leave fp32: float64 decides all.
     queries, table = (torch.from_numpy(vectors(seed, rows, True)) * scale for seed, rows in ((3, 20), (4, 200)))
     scorer = VectorScorer(queries, table, similarity)
