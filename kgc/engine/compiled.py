@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kgc.engine.counting import Count, Key, RowLayout
+from kgc.models.distances import Box
 from kgc.models.projected import Projected
 from kgc.models.similarity import Elementwise, OfDifferences, Similarity
 
@@ -28,7 +29,7 @@ def worth_compiling(
     similarity: Similarity | None, queries: int, entities: int, width: int, device: torch.device
 ) -> bool:
     """Whether ranking so many queries is large work, on a machine that can compile."""
-    if isinstance(similarity, Elementwise):
+    if isinstance(similarity, Elementwise | Box):
         large = float(queries) * entities * width > _TERMS
     else:
         large = float(queries) * entities > _CELLS
@@ -69,16 +70,16 @@ def compile_training(similarity: Similarity, cells: float, width: int, device: t
 
 def compiled_key(similarity: Similarity) -> Key | None:
     """[U, D] and [n, D] to [U, n] keys in one kernel, for elementwise similarities; others have a matrix product."""
-    return _fused(similarity) if isinstance(similarity, Elementwise) else None
+    return _fused(similarity) if isinstance(similarity, Elementwise | Box) else None
 
 
 @functools.cache
-def _fused(similarity: Elementwise) -> Key:
+def _fused(similarity: Elementwise | Box) -> Key:
     def key(query: Tensor, candidate: Tensor) -> Tensor:
         return -similarity.key_distance(query.unsqueeze(1), candidate.unsqueeze(0))
 
     compiled = torch.compile(key, dynamic=True)
-    return lambda query, candidate: compiled(similarity.key_form(query), similarity.key_form(candidate))
+    return lambda query, candidate: compiled(similarity.query_form(query), similarity.key_form(candidate))
 
 
 # A row is cut into groups, and their columns dealt to lanes, column c to lane c mod 16: a lane is a place of a vector,

@@ -281,6 +281,10 @@ class Elementwise(OfDifferences):
         """[..., D] vectors as `key_distance` takes them, made once for many pairs."""
         return vectors
 
+    def query_form(self, query: Tensor) -> Tensor:
+        """The same of queries."""
+        return self.key_form(query)
+
     def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
         """[...] distances as ranking takes them, of forms broadcast against each other; cheap in every pair."""
         return self.distance(query - candidate)
