@@ -108,18 +108,19 @@ class Box(Similarity):
         return -self.terms(query.unsqueeze(1), candidate).sum(-1)
 
     def query_form(self, query: Tensor) -> Tensor:
-        """[*, 2D] boxes as `key_distance` takes them, [centre | w/2 | w + 1 | 1 / (w + 1)]."""
+        """[*, 2D] boxes as `key_distance` takes them, [centre | w/2 | 1 / (w + 1) | w + 1 − 1 / (w + 1)]."""
         centre, width = query.chunk(2, dim=-1)
-        return torch.cat([centre, width / 2, width + 1, 1 / (width + 1)], dim=-1)
+        inside = 1 / (width + 1)
+        return torch.cat([centre, width / 2, inside, width * (width + 2) * inside], dim=-1)
 
     def key_form(self, candidate: Tensor) -> Tensor:
         return candidate
 
     def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
-        """[...] distances of forms broadcast against each other, without a division in every pair."""
-        centre, half, stretch, inverse = query.chunk(4, dim=-1)
+        """[...] distances of forms broadcast against each other: a / (w + 1) everywhere, and outside what is more."""
+        centre, half, inside, outside = query.chunk(4, dim=-1)
         away = (centre - candidate).abs()
-        return (torch.minimum(away, half) * inverse + (away - half).clamp_min(0) * stretch).sum(-1)
+        return (away * inside + (away - half).clamp_min(0) * outside).sum(-1)
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -fixed_sum(self.terms(query, candidate))
