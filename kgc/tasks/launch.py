@@ -84,17 +84,17 @@ def _check_launcher(cfg: DictConfig) -> None:
         raise UserError(
             f"Slurm started this command once in a job of {processes_here()} tasks: start it with srun, once for each"
         )
-    here = processes_here() // nodes_here()
-    devices = cfg.trainer.devices
+    here, devices = processes_here(), cfg.trainer.devices
     if devices in (-1, "-1", "auto"):
         import torch
 
         cuda = cfg.trainer.accelerator in ("gpu", "auto") and torch.cuda.is_available()
+        here //= nodes_here()
         devices = torch.cuda.device_count() if cuda else 1
     if isinstance(devices, int) and devices > here:
         more = "--ntasks-per-node (hydra.launcher.tasks_per_node)" if by_slurm else "--nproc-per-node"
         raise UserError(
-            f"trainer.devices={cfg.trainer.devices}: {devices} processes on this machine, and "
+            f"trainer.devices={cfg.trainer.devices}: {devices} processes are wanted here, and "
             f"{'Slurm' if by_slurm else 'torchrun'} started {here}; set {more} to {devices}"
         )
 

@@ -265,7 +265,7 @@ def test_a_process_of_another_launcher_starts_no_more(variable, monkeypatch):
         ),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 1, "once in a job of 4 tasks: start it with srun"),
         (
-            {"LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
+            {"LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
             3,
             "torchrun started 2; set --nproc-per-node",
         ),
