@@ -82,7 +82,8 @@ class Box(Similarity):
 
     Proof of the band: a is off by u(2|centre| + |x|) and a little, w by u·w; the distance changes at most w + 1 times
     as fast as a, and a + w + 1 times as fast as w. Summed up with a ≤ |centre| + |x| the distance is off by
-    u·Σ(w + 1)(3|centre| + 2|x| + 3w), in which Σ(w + 1)|x| ≤ ‖w + 1‖‖x‖, and relatively as for `Elementwise`.
+    u·Σ(w + 1)(3|centre| + 2|x| + 3w), in which Σ(w + 1)|x| ≤ ‖w + 1‖‖x‖, and relatively as for `Elementwise`: each of
+    the two non-negative summands of `key_distance` is good to 8u.
     """
 
     certified = True

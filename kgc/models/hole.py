@@ -35,7 +35,7 @@ class HolE(KGEModel):
         shift = (number - number.unsqueeze(-1)) % self.dim  # [D, D]: (h ∗ r)ₖ = Σᵢ hᵢ r₍ₖ₋ᵢ₎, and r ⋆ t its transpose
 
         def circulant(i: int) -> Tensor:
-            return without_denormals(relations[rows[i]]).double()[shift]
+            return without_denormals(relations[rows[i : i + 1]]).double()[0][shift]
 
         return bilinear_queries(anchor, circulant, place, self.asks_head(queries))
 

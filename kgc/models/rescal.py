@@ -28,7 +28,7 @@ class RESCAL(KGEModel):
         anchor = without_denormals(entities[queries.anchor]).double()
 
         def matrix(i: int) -> Tensor:
-            return without_denormals(relations[rows[i]]).double().view(self.dim, self.dim)
+            return without_denormals(relations[rows[i : i + 1]]).double().view(self.dim, self.dim)
 
         return bilinear_queries(anchor, matrix, place, self.asks_head(queries))
 

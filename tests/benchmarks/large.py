@@ -131,16 +131,16 @@ def rank(args: argparse.Namespace, folder: Path) -> dict:
     }
 
 
-def gemm_rate(width: int) -> float:
+def gemm_rate(width: int, columns: int = 2048) -> float:
     """Best rate of fp32 products with so many terms, in multiplications and additions per second of this thread."""
-    a, b = torch.randn(1024, width), torch.randn(2048, width)
-    out = torch.empty(1024, 2048)
+    a, b = torch.randn(1024, width), torch.randn(columns, width)
+    out = torch.empty(1024, columns)
     best = float("inf")
     for _ in range(40):
         began = time.process_time()
         torch.mm(a, b.T, out=out)
         best = min(best, time.process_time() - began)
-    return 2 * 1024 * 2048 * width / best
+    return 2 * 1024 * columns * width / best
 
 
 @torch.no_grad()

@@ -16,28 +16,12 @@ import time
 from pathlib import Path
 
 import torch
+from large import gemm_rate, status
 
 from kgc.models.similarity import Dot, Euclidean
 from kgc.ranking import RankingOptions, rank_queries
 from kgc.runtime import prepare_process
 from kgc.scorers import VectorScorer
-
-
-def peak() -> int:
-    """Bytes that this process held at most."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
-
-
-def product_rate(dim: int) -> float:
-    """Multiplications and additions a second of processor time, the best of 30 products."""
-    a, b, out = torch.randn(1024, dim), torch.randn(4096, dim), torch.empty(1024, 4096)
-    best = float("inf")
-    for _ in range(30):
-        began = time.process_time()
-        torch.mm(a, b.T, out=out)
-        best = min(best, time.process_time() - began)
-    return 2.0 * 1024 * 4096 * dim / best
 
 
 def main() -> None:
@@ -57,11 +41,11 @@ def main() -> None:
     asked = scorer.queries(torch.arange(args.queries))
     options = RankingOptions(compile=True)
     rank_queries(scorer, asked[:100], relevant[:100], None, options)
-    rates = [product_rate(args.dim)]
+    rates = [gemm_rate(args.dim, 4096)]
     began, wall = time.process_time(), time.perf_counter()
     counts = rank_queries(scorer, asked, relevant, None, options)
     seconds, wall = time.process_time() - began, time.perf_counter() - wall
-    rates.append(product_rate(args.dim))
+    rates.append(gemm_rate(args.dim, 4096))
     products = 2.0 * args.queries * args.documents * args.dim / max(rates)
     result = {
         "threads": torch.get_num_threads(),
@@ -70,7 +54,7 @@ def main() -> None:
         "wall_seconds": wall,
         "gflops": [rate / 1e9 for rate in rates],
         "times_the_products": seconds / products,
-        "above_mib": (peak() - 4 * args.dim * (args.queries + args.documents)) / 2**20,
+        "above_mib": (status("VmHWM") - 4 * args.dim * (args.queries + args.documents)) / 2**20,
     }
     print(json.dumps(result))
     if args.out:
