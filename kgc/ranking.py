@@ -27,7 +27,7 @@ from torch import Tensor
 
 from kgc.data.known import KnownAnswers
 from kgc.engine.blocks import BlockPart
-from kgc.engine.certified import Candidates, CertifiedPart
+from kgc.engine.certified import Candidates, CertifiedPart, ExactQueries
 from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
 from kgc.engine.counting import count_eager
 from kgc.engine.fused import FusedCandidates, can_fuse
@@ -155,7 +155,7 @@ def rank_queries(
     start = 0
     with exact_arithmetic(device):
         room = Room()
-        rank = _method(scorer, options, len(rows), device, room)
+        rank = _method(scorer, options, rows, device, room)
         while start < len(rows):
             began = 0.0
             if sizes is not None:
@@ -167,7 +167,7 @@ def rank_queries(
             try:
                 for some in mine.split(_QUERIES_A_ROW * batch):
                     part = (rows[start:stop], row_of_query[some] - start, targets[some], known_target[some], known)
-                    for whole, piece in zip(results, rank(part, batch, block), strict=True):
+                    for whole, piece in zip(results, rank(part, batch, block, (start, stop)), strict=True):
                         whole[some] = piece
             except (RuntimeError, MemoryError) as error:
                 if not out_of_memory(error) or batch * block == 1 or getattr(scorer, "shard", None) is not None:
@@ -271,14 +271,14 @@ def describe(scorer: Scorer, queries: Queries, options: RankingOptions | None = 
 
 
 def _distinct(queries: Queries, side: Tensor) -> tuple[Queries, Tensor]:
-    """The distinct questions, sorted by side, then relation, and [Q] the place of each query's own."""
+    """The distinct questions, sorted by relation, then side, and [Q] the place of each query's own."""
     if not len(queries):
         return Queries(queries.anchor, queries.relation, side), queries.anchor
-    relations, entities = int(queries.relation.max()) + 1, int(queries.anchor.max()) + 1
-    key = (side * relations + queries.relation) * entities + queries.anchor
+    entities = int(queries.anchor.max()) + 1
+    key = (queries.relation * 2 + side) * entities + queries.anchor
     key, row = torch.unique(key, return_inverse=True)
     anchor, key = key % entities, key // entities
-    return Queries(anchor, key % relations, key // relations), row
+    return Queries(anchor, key // 2, key % 2), row
 
 
 def _sizes(scorer: Scorer, options: RankingOptions, rows: int, device: torch.device) -> Sizes | None:
@@ -292,18 +292,19 @@ def _sizes(scorer: Scorer, options: RankingOptions, rows: int, device: torch.dev
 
 
 def _method(
-    scorer: Scorer, options: RankingOptions, rows: int, device: torch.device, room: Room
+    scorer: Scorer, options: RankingOptions, rows: Queries, device: torch.device, room: Room
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """A function from (part, batch, block) to the counts of the part."""
+    """A function from (part, batch, block, the span of the rows that the part asks) to the counts of the part."""
     similarity = getattr(scorer, "similarity", None)
-    compiled = _compiles(scorer, options, rows, device)
+    compiled = _compiles(scorer, options, len(rows), device)
     counter = count_compiled if compiled else count_eager
     fused = compiled and is_certified(scorer, options) and can_fuse(similarity, device)
     key = compiled_key(similarity) if compiled and not fused else None
     if is_certified(scorer, options):
         table = FusedCandidates(scorer, room) if fused else Candidates(scorer, room, counter, key)
-        return lambda part, batch, block: CertifiedPart(scorer, *part).rank(table, block)
-    return lambda part, batch, block: BlockPart(scorer, *part).rank(batch, block, counter, key, room)
+        exact = ExactQueries(scorer, rows)
+        return lambda part, batch, block, span: CertifiedPart(scorer, *part).rank(table, block, exact.of(*span))
+    return lambda part, batch, block, span: BlockPart(scorer, *part).rank(batch, block, counter, key, room)
 
 
 def _compiles(scorer: Scorer, options: RankingOptions, rows: int, device: torch.device) -> bool:

@@ -21,11 +21,14 @@ from kgc.engine.counting import BlockCounter, Count, Counter, Key, RowLayout, co
 from kgc.engine.part import Part, Room, ranges
 from kgc.models.algebra import without_denormals
 from kgc.models.similarity import Extent, Similarity
+from kgc.types import Queries
 
 # Cells scored again at once: their float64 temporaries stay in a CPU's cache.
 _CELLS = 1024
 # Open cells that are kept for float64 at most, but for those of one block.
 _WAITING = 1 << 20
+# Numbers of query vectors that are made at once.
+_AHEAD = 1 << 21
 # fp32 keys and thresholds up to here cannot overflow on the way.
 SAFE = 2.0**120
 
@@ -80,12 +83,33 @@ class Candidates:
         return count
 
 
+class ExactQueries:
+    """Float64 vectors of questions, made for many batches at a time: some models read all their parameters for them.
+
+    Args:
+        scorer: whose vectors they are.
+        rows: all questions.
+    """
+
+    def __init__(self, scorer: Any, rows: Queries):
+        self.scorer = scorer
+        self.rows = rows
+        self._start, self._vectors = 0, torch.empty(0, 0)
+
+    def of(self, start: int, stop: int) -> Tensor:
+        """[stop − start, D] vectors of a range of the questions, most cheaply of ranges that follow each other."""
+        if start < self._start or stop > self._start + len(self._vectors):
+            self._vectors = torch.empty(0, 0)  # not both at once
+            end = max(stop, start + _AHEAD // max(1, getattr(self.scorer, "dim", 1)))
+            self._start, self._vectors = start, self.scorer.exact_query_vectors(self.rows[start:end])
+        return self._vectors[start - self._start : stop - self._start]
+
+
 class CertifiedPart(Part):
     """Ranks one batch of rows by bounds."""
 
-    def rank(self, table: Candidates, block: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """[P] better, equal, candidates and non-finite scores."""
-        query = self.scorer.exact_query_vectors(self.rows)  # [U, D] float64
+    def rank(self, table: Candidates, block: int, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """[P] better, equal, candidates and non-finite scores, from [U, D] float64 query vectors."""
         value = self.shared(self._order(table, query, self.row, self.target))  # [P]
         counts = self.locally(lambda size: self._count(table, query, value, size), block)
         return self.judged(value, *self.total(*counts))

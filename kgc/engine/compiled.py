@@ -13,11 +13,11 @@ from importlib.util import find_spec
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from kgc.engine.counting import Count, Key, RowLayout
-from kgc.models.distances import Box
 from kgc.models.projected import Projected
-from kgc.models.similarity import Elementwise, OfDifferences, Similarity
+from kgc.models.similarity import OfDifferences, Similarity
 
 # Cells (for products) and cells times width (for distances) from which on compiling, some seconds, pays.
 _CELLS, _TERMS = 4e9, 1e10
@@ -29,7 +29,7 @@ def worth_compiling(
     similarity: Similarity | None, queries: int, entities: int, width: int, device: torch.device
 ) -> bool:
     """Whether ranking so many queries is large work, on a machine that can compile."""
-    if isinstance(similarity, Elementwise | Box):
+    if similarity is not None and similarity.fuses:
         large = float(queries) * entities * width > _TERMS
     else:
         large = float(queries) * entities > _CELLS
@@ -70,16 +70,35 @@ def compile_training(similarity: Similarity, cells: float, width: int, device: t
 
 def compiled_key(similarity: Similarity) -> Key | None:
     """[U, D] and [n, D] to [U, n] keys in one kernel, for elementwise similarities; others have a matrix product."""
-    return _fused(similarity) if isinstance(similarity, Elementwise | Box) else None
+    if similarity.fuses and similarity.compiled is None:
+        similarity.compiled = _fused(similarity)
+    return similarity.compiled
 
 
-@functools.cache
-def _fused(similarity: Elementwise | Box) -> Key:
+# Numbers of candidates that stay in a CPU's second-level cache while all queries pass.
+_CACHED = 1 << 17
+
+
+def _fused(similarity: Similarity) -> Key:
+    def keys(query: Tensor, candidate: Tensor, out: Tensor) -> None:
+        """[A, u, F] queries, of which A pass a candidate at a time, and [n, F'] candidates into [A, u, n]."""
+        for rows, result in zip(query, out, strict=True):
+            result.copy_(similarity.key_distance(rows.unsqueeze(1), candidate.unsqueeze(0)).neg())
+
+    compiled = torch.compile(keys, dynamic=True)
+
     def key(query: Tensor, candidate: Tensor) -> Tensor:
-        return -similarity.key_distance(query.unsqueeze(1), candidate.unsqueeze(0))
+        queries, candidates, cached = len(query), len(candidate), query.device.type == "cpu"
+        abreast = similarity.abreast if cached else 1
+        query, candidate = similarity.query_form(query), similarity.key_form(candidate)
+        query = F.pad(query, (0, 0, 0, -queries % abreast)).unflatten(0, (abreast, -1))
+        out = query.new_empty(*query.shape[:2], candidates)
+        parts = -(-candidate.numel() // _CACHED) if cached else 1
+        for columns, place in zip(candidate.tensor_split(parts), out.tensor_split(parts, dim=-1), strict=True):
+            compiled(query, columns, place)
+        return out.flatten(0, 1)[:queries]
 
-    compiled = torch.compile(key, dynamic=True)
-    return lambda query, candidate: compiled(similarity.query_form(query), similarity.key_form(candidate))
+    return key
 
 
 # A row is cut into groups, and their columns dealt to lanes, column c to lane c mod 16: a lane is a place of a vector,

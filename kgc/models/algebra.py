@@ -54,6 +54,7 @@ def ordered_vector_matrix(vector: Tensor, matrix: Tensor) -> Tensor:
     return total
 
 
+@torch.no_grad()
 def row_by_row(vectors: Tensor, matrix: Tensor, at_once: int) -> Tensor:
     """[n, d] times [d, m] in products of so many rows each: equal rows have equal products, however many they are.
 
@@ -61,8 +62,11 @@ def row_by_row(vectors: Tensor, matrix: Tensor, at_once: int) -> Tensor:
     """
     width = matrix.shape[1]
     matrix = F.pad(matrix, (0, -width % 16)) if width % 16 else matrix
-    padded = F.pad(vectors, (0, 0, 0, -len(vectors) % at_once))
-    return torch.cat([rows @ matrix for rows in padded.split(at_once)])[: len(vectors), :width]
+    padded = F.pad(vectors, (0, 0, 0, -len(vectors) % at_once)) if len(vectors) % at_once else vectors
+    product = vectors.new_empty(len(padded), matrix.shape[1])
+    for rows, result in zip(padded.split(at_once), product.split(at_once), strict=True):
+        torch.mm(rows, matrix, out=result)
+    return product[: len(vectors), :width]
 
 
 def circular_convolution(a: Tensor, b: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from kgc.errors import UserError
 from kgc.limits import require_memory
 from kgc.models.algebra import without_denormals
 from kgc.models.init import rows_of
-from kgc.models.projected import Projected
+from kgc.models.projected import Projected, Stretched
 from kgc.models.similarity import Similarity
 from kgc.sharding import shard_of
 from kgc.types import Queries, Side, Triples, rows_of_pools
@@ -40,7 +40,8 @@ class KGEModel(nn.Module):
         entity_init, relation_init: fill a table in place.
 
     A model whose candidates depend on the relation sets `projects` and writes `project`, and `lens` where that does not
-    need the whole relation vector. Its `similarity` is then a `Projected` one, whose query vectors are [query | lens].
+    need the whole relation vector. Its `similarity` is then a `Projected` one, whose query vectors are [query | lens],
+    or [query | number of the lens] in evaluation.
 
     Below, D counts the `extra` numbers of an entity too; they know no dropout.
 
@@ -49,6 +50,8 @@ class KGEModel(nn.Module):
     """
 
     projects = False  # candidates are compared as `project` makes them
+    stretches = False  # `project` multiplies (some of) a candidate's numbers by the lens
+    query_dim: int | None = None  # Dq, numbers that `query` makes, of a model that projects; dim when None
     lens_dim: int | None = None  # Dl, numbers that `lens` makes; Dr when None
     extra = 0  # real numbers stored per entity behind its vector
     reciprocal_only = False  # `query` answers tail queries alone
@@ -93,7 +96,10 @@ class KGEModel(nn.Module):
         self.relation = nn.Embedding(rows, width, _weight=torch.empty(rows, width))
         self.similarity = similarity
         if self.projects:
-            self.similarity = Projected(similarity, self.project, width if self.lens_dim is None else self.lens_dim)
+            self.query_dim = dim if self.query_dim is None else self.query_dim
+            self.lens_dim = width if self.lens_dim is None else self.lens_dim
+            kind = Stretched if self.stretches else Projected
+            self.similarity = kind(similarity, self.project, self.lens_of, self.query_dim, self.lens_dim)
         with torch.no_grad():
             if self.shard is None:
                 entity_init(self.entity.weight)
@@ -179,37 +185,76 @@ class KGEModel(nn.Module):
         return queries.relation + self.num_relations * asks_head
 
     def query_vectors(self, queries: Queries) -> Tensor:
-        """[B, Dq] vectors of the questions."""
-        return self.combine(
-            queries, self.entity_vectors(queries.anchor), self.relation_vectors(self.relation_rows(queries))
-        )
+        """[B, Dq] vectors of the questions; models that project append the lens, or its number in evaluation."""
+        rows = self.relation_rows(queries)
+        anchor, relation = self.entity_vectors(queries.anchor), self.relation_vectors(rows)
+        if not self._numbers_lenses(anchor):
+            return self.combine(queries, anchor, relation)
+        number = (2 * rows + self.asks_head(queries).squeeze(-1) * self._lens_has_sides).to(anchor.dtype)
+        return self._seen_through(self._query(anchor, relation, self._side(queries)), number.unsqueeze(-1))
+
+    def _seen_through(self, query: Tensor, lens: Tensor) -> Tensor:
+        """[query | lens], or what names the lens."""
+        if query.shape[-1] != self.query_dim:
+            raise ValueError(f"{type(self).__name__}.query makes {query.shape[-1]} numbers: set query_dim to that")
+        return torch.cat([query, lens], dim=-1)
+
+    def _numbers_lenses(self, vectors: Tensor) -> bool:
+        """Whether lenses are named rather than copied, which takes memory: without gradients, where numbers suffice."""
+        if not self.projects or self.training or torch.is_grad_enabled() or self.lens_dim == 1:
+            return False
+        return 2 * len(self.relation.weight) * torch.finfo(vectors.dtype).eps < 1
+
+    @cached_property
+    def _lens_has_sides(self) -> bool:
+        """Whether head and tail queries of a relation see candidates through unlike lenses."""
+        relation = torch.linspace(0.1, 0.9, self.relation.embedding_dim)
+        return not torch.equal(self.lens(relation, Side.HEAD), self.lens(relation, Side.TAIL))
+
+    def lens_of(self, number: Tensor) -> Tensor:
+        """[*] numbers, as `query_vectors` has them, to [*, Dl] lenses. For `projects`."""
+        number = number.long()
+        relation = self.relation_vectors(number // 2)
+        if not self._lens_has_sides:
+            return self.lens(relation, Side.TAIL)
+        head, tail = (self.lens(relation, side) for side in (Side.HEAD, Side.TAIL))
+        return torch.where((number % 2 == 1).unsqueeze(-1), head, tail)
 
     def combine(self, queries: Queries, anchor: Tensor, relation: Tensor) -> Tensor:
         """[B, Dq] query vectors from [B, D] anchors and [B, Dr] relations already looked up.
 
         Models that project return [B, Dq + Dl], the lens behind the query.
         """
-        return self._query(anchor, relation, Side.TAIL if self.reciprocal else queries.side)
+        side = self._side(queries)
+        query = self._query(anchor, relation, side)
+        return self._seen_through(query, self._either(self.lens, relation, side=side)) if self.projects else query
+
+    def _side(self, queries: Queries) -> Side | Tensor:
+        """The side whose formula answers the queries."""
+        return Side.TAIL if self.reciprocal else queries.side
 
     def ask_back(self, queries: Queries, answer: Tensor, relation: Tensor) -> Tensor:
         """[B, Dq] vectors that ask from [B, D] answers for the anchors, with the relation vectors of the queries.
 
         For an inner product ⟨combine(queries, a, r), c⟩ = ⟨ask_back(queries, c, r), a⟩.
         """
-        side = Side.TAIL if self.reciprocal else queries.side
+        side = self._side(queries)
         return self._query(answer, relation, Side(1 - side) if isinstance(side, Side) else 1 - side)
 
     def _query(self, anchor: Tensor, relation: Tensor, side: Side | Tensor) -> Tensor:
-        if not isinstance(side, Side):
-            head, tail = (self._query(anchor, relation, each) for each in (Side.HEAD, Side.TAIL))
-            return torch.where((side == Side.HEAD).unsqueeze(-1), head, tail)
-        query = self.query(anchor, relation, side)
-        return torch.cat([query, self.lens(relation, side)], dim=-1) if self.projects else query
+        return self._either(self.query, anchor, relation, side=side)
+
+    def _either(self, formula: Callable[..., Tensor], *vectors: Tensor, side: Side | Tensor) -> Tensor:
+        """`formula(*vectors, side)`; of a tensor of sides each row by its own."""
+        if isinstance(side, Side):
+            return formula(*vectors, side)
+        head, tail = (formula(*vectors, each) for each in (Side.HEAD, Side.TAIL))
+        return torch.where((side == Side.HEAD).unsqueeze(-1), head, tail)
 
     def asks_head(self, queries: Queries) -> Tensor:
         """[B, 1] which query vectors are to be of head queries; none with `reciprocal`."""
-        side = Side.TAIL if self.reciprocal else queries.side
-        return (torch.as_tensor(side, device=queries.anchor.device) == Side.HEAD).reshape(-1, 1)
+        side = torch.as_tensor(self._side(queries), device=queries.anchor.device)
+        return (side == Side.HEAD).reshape(-1, 1)
 
     def exact_query_vectors(self, queries: Queries) -> Tensor:
         """[B, Dq] float64 vectors of the questions, computed in float64 from the tables, denormals as 0."""

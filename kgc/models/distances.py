@@ -87,6 +87,8 @@ class Box(Similarity):
     """
 
     certified = True
+    fuses = True
+    abreast = 1
 
     def terms(self, query: Tensor, candidate: Tensor) -> Tensor:
         """[..., 2D] boxes and [..., D] points, broadcast, to [..., D] distances."""
@@ -109,19 +111,17 @@ class Box(Similarity):
         return -self.terms(query.unsqueeze(1), candidate).sum(-1)
 
     def query_form(self, query: Tensor) -> Tensor:
-        """[*, 2D] boxes as `key_distance` takes them, [centre | w/2 | 1 / (w + 1) | w + 1 − 1 / (w + 1)]."""
+        """[*, 2D] boxes as `key_distance` takes them, [centre | w/2 | 1 / (w + 1) | (w + 1 − 1 / (w + 1)) / 2]."""
         centre, width = query.chunk(2, dim=-1)
         inside = 1 / (width + 1)
-        return torch.cat([centre, width / 2, inside, width * (width + 2) * inside], dim=-1)
-
-    def key_form(self, candidate: Tensor) -> Tensor:
-        return candidate
+        return torch.cat([centre, width / 2, inside, width * (width + 2) * inside / 2], dim=-1)
 
     def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
-        """[...] distances of forms broadcast against each other: a / (w + 1) everywhere, and outside what is more."""
+        """a / (w + 1) everywhere, and outside the box what is more: x + |x| is 2x or 0."""
         centre, half, inside, outside = query.chunk(4, dim=-1)
         away = (centre - candidate).abs()
-        return (away * inside + (away - half).clamp_min(0) * outside).sum(-1)
+        beyond = away - half
+        return (away * inside + (beyond + beyond.abs()) * outside).sum(-1)
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         return -fixed_sum(self.terms(query, candidate))
@@ -143,6 +143,8 @@ class ModulusAndPhase(Similarity):
         phase_weight: λ.
     """
 
+    fuses = True
+
     def __init__(self, modulus_weight: float, phase_weight: float):
         self.moduli = Euclidean()
         self.modulus_weight = modulus_weight
@@ -158,6 +160,22 @@ class ModulusAndPhase(Similarity):
         self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
         return self._sum(self.moduli.shared, self.phases.ranking_key, query, candidate)
+
+    def key_form(self, candidate: Tensor) -> Tensor:
+        """[... 2h] [moduli | phases] to [... 3h] [moduli | sines | cosines]."""
+        moduli, phases = candidate.chunk(2, dim=-1)
+        return torch.cat([moduli, self.phases.key_form(phases)], dim=-1)
+
+    def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
+        return self.stretched_distance(query, candidate, None)
+
+    def stretched_distance(self, query: Tensor, candidate: Tensor, stretch: Tensor | None) -> Tensor:
+        """`key_distance` to candidates whose moduli are multiplied by [..., h] numbers."""
+        half = candidate.shape[-1] // 3
+        moduli = candidate[..., :half]
+        away = query[..., :half] - (moduli if stretch is None else moduli * stretch)
+        phases = self.phases.key_distance(query[..., half:], candidate[..., half:])
+        return self.modulus_weight * away.square().sum(-1).sqrt() + phases
 
     def _sum(self, moduli, phases, query: Tensor, candidate: Tensor) -> Tensor:
         (m, p), (n, o) = query.chunk(2, dim=-1), candidate.chunk(2, dim=-1)
@@ -196,6 +214,15 @@ class SquaredEuclidean(Similarity):
     ) -> Tensor:
         half = self.key_terms(candidate) if terms is None else terms
         return torch.addmm(half.neg(), query[:, :-1], candidate[:, :-1].T, out=out)
+
+    def stretched_distance(self, query: Tensor, candidate: Tensor, stretch: Tensor) -> Tensor:
+        """Without b_q, to candidates [c | biases] whose vector and biases are multiplied; the biases are added up."""
+        width = query.shape[-1] - 1
+        away = query[..., :width] - candidate[..., :width] * stretch[..., :width]
+        distance = away.square().sum(-1)
+        for i in range(width, candidate.shape[-1]):
+            distance = distance - candidate[..., i] * stretch[..., i]
+        return distance
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         # The query's bias is one for all its candidates: times 0 it rounds nothing away, and a non-finite one shows.

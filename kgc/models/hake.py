@@ -25,7 +25,7 @@ class HAKE(KGEModel):
         phase_weight: λ.
     """
 
-    projects = True
+    projects = stretches = True
 
     def __init__(
         self,

@@ -10,54 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kgc.models.exact import exact_product
 from kgc.models.similarity import fixed_sum
-
-# Whole numbers up to here are exact in float64, and so are their sums, in any order.
-_BITS = 53
-_SLICES = 3
 
 
 class ExactProduct(torch.autograd.Function):
-    """[n, k] @ [k, m] in float64, the same for a row whatever the other rows, the device and the library.
-
-    Both sides are cut into slices of whole numbers so small that products of slices are exact (Ozaki et al. 2012), and
-    those that matter are added in one order. Off by about k·2⁻⁵⁶ of the largest |a| of a row times the largest |b| of a
-    column.
-    """
+    """`exact_product` of [n, k] and [k, m], with gradients."""
 
     @staticmethod
     def forward(ctx, a: Tensor, b: Tensor) -> Tensor:
         ctx.save_for_backward(a, b)
-        bits = (_BITS - (a.shape[1] - 1).bit_length()) // 2  # k products of 2·bits
-        left, left_scale = _sliced(a, bits)
-        right, right_scale = _sliced(b.T, bits)
-        total = torch.zeros(len(a), b.shape[1], dtype=a.dtype, device=a.device)
-        for order in reversed(range(_SLICES)):
-            total = total * 2.0**-bits
-            for i in range(order + 1):
-                total = total + left[i] @ right[order - i].T
-        return total * left_scale * right_scale.T
+        return exact_product(a, b)
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor]:
         a, b = ctx.saved_tensors
         return gradient @ b.T, a.T @ gradient
-
-
-def _sliced(rows: Tensor, bits: int) -> tuple[list[Tensor], Tensor]:
-    """[n, k] to slices s of whole numbers within ±2^bits and [n, 1] scales: rows ≈ scale·Σᵢ sᵢ·2^(−i·bits)."""
-    _, exponent = torch.frexp(rows.abs().amax(dim=1, keepdim=True))
-    rest = rows * _power_of_two(bits - exponent)
-    slices = []
-    for _ in range(_SLICES):
-        slices.append(rest.round())
-        rest = (rest - slices[-1]) * 2.0**bits
-    return slices, _power_of_two(exponent - bits)
-
-
-def _power_of_two(exponent: Tensor) -> Tensor:
-    """2^exponent in float64, made of its bits: no library rounds it."""
-    return ((exponent.long() + 1023).clamp(1, 2046) << 52).view(torch.float64)
 
 
 class Linear(nn.Linear):

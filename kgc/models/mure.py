@@ -18,11 +18,11 @@ class MuRE(KGEModel):
     t.
     """
 
-    projects = True
+    projects = stretches = True
     extra = 2
 
     def __init__(self, num_entities: int, num_relations: int, dim: int, **options):
-        self.lens_dim = dim + self.extra
+        self.query_dim, self.lens_dim = dim + 1, dim + self.extra
         entity = Columns((dim, Normal(1e-3)), (self.extra, Constant(0.0)))
         relation = Columns((dim, Constant(1.0)), (dim, Normal(1e-3)))
         options = {"entity_init": entity, "relation_init": relation} | options

@@ -17,7 +17,7 @@ class PairRE(KGEModel):
     Entities are brought to length 1 when they are used.
     """
 
-    projects = True
+    projects = stretches = True
 
     def __init__(self, num_entities: int, num_relations: int, dim: int, *, margin: float = 0.0, **options):
         self.lens_dim = dim
@@ -34,10 +34,13 @@ class PairRE(KGEModel):
         )
 
     def query(self, anchor: Tensor, relation: Tensor, side: Side) -> Tensor:
-        return self.project(anchor, self.lens(relation, Side(1 - side)))
+        return self.project(self.candidate(anchor), self.lens(relation, Side(1 - side)))
 
     def lens(self, relation: Tensor, side: Side) -> Tensor:
         return relation.chunk(2, dim=-1)[side]
 
     def project(self, vectors: Tensor, lens: Tensor) -> Tensor:
-        return F.normalize(vectors, dim=-1) * lens
+        return vectors * lens
+
+    def candidate(self, vectors: Tensor) -> Tensor:
+        return F.normalize(vectors, dim=-1)

@@ -1,8 +1,9 @@
 """Candidates that depend on the relation: projected once for each relation, never once for each query.
 
 A model such as TransH compares the query with `project(candidate, relation)`. The query vectors of such a model carry
-what the projection needs of their relation behind them, [q | r] of width Dq + Dr, so that queries can be grouped by
-relation wherever they come from; all candidates shared by a batch are projected once for each of its relations.
+what the projection needs of their relation behind them, [q | r] of width Dq + Dr, or in evaluation a number that names
+it, [q | number], so that queries can be grouped by relation wherever they come from; all candidates shared by a batch
+are projected once for each of its relations.
 """
 
 from __future__ import annotations
@@ -32,18 +33,33 @@ class Projected(Similarity):
     Args:
         similarity: compares [*, Dq] queries with [*, Dq] projected candidates.
         project: [*, D] entity vectors and [*, Dr] vectors of relations, broadcast against each other, to [*, Dq].
-        relation_dim: Dr, of what the projection needs of a relation (the model's `lens`).
+        lens_of: [*] numbers of lenses to the [*, Dr] that the projection needs of a relation (the model's `lens`).
+        query_dim, relation_dim: Dq and Dr.
     """
 
-    def __init__(self, similarity: Similarity, project: Project, relation_dim: int):
+    last: tuple[weakref.ref[Tensor], int, tuple[Tensor, list[int]]] | None = None  # queries and their groups
+
+    def __init__(
+        self,
+        similarity: Similarity,
+        project: Project,
+        lens_of: Callable[[Tensor], Tensor],
+        query_dim: int,
+        relation_dim: int,
+    ):
         self.similarity = similarity
         self.project = project
+        self.lens_of = lens_of
+        self.query_dim = query_dim
         self.relation_dim = relation_dim
-        self._last: tuple[weakref.ref[Tensor], int, tuple[Tensor, list[int]]] | None = None
 
     def split(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, Dq + Dr] to [B, Dq] query vectors and [B, Dr] relation vectors."""
-        return query[..., : -self.relation_dim], query[..., -self.relation_dim :]
+        """[B, Dq + Dr] or [B, Dq + 1] to [B, Dq] query vectors and [B, Dr] relation vectors."""
+        vectors, named = query[..., : self.query_dim], query[..., self.query_dim :]
+        return vectors, self.lens_of(named.squeeze(-1)) if self._is_numbered(query) else named
+
+    def _is_numbered(self, query: Tensor) -> bool:
+        return query.shape[-1] == self.query_dim + 1 and self.relation_dim != 1
 
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
         if query.dim() == 3:
@@ -63,19 +79,22 @@ class Projected(Similarity):
         """[B, N] from [b, Dq] queries of one relation, [N, D] candidates and the [Dr] relation, group by group."""
         if not len(query):
             return query.new_empty(0, len(candidate))
-        vectors, relation = self.split(query)
-        order, sizes = self._groups(query, relation)
-        parts = [compare(vectors[rows], candidate, relation[rows[0]]) for rows in order.split(sizes)]
+        vectors, named = query[..., : self.query_dim], query[..., self.query_dim :]
+        order, sizes = self._groups(query, named)
+        parts = []
+        for rows in order.split(sizes):
+            lens = named[rows[0]]
+            parts.append(compare(vectors[rows], candidate, self.lens_of(lens[0]) if self._is_numbered(query) else lens))
         return torch.cat(parts)[order.argsort()]
 
     def _groups(self, query: Tensor, relation: Tensor) -> tuple[Tensor, list[int]]:
-        """`_equal_rows` of the relations, kept while the same queries meet block after block."""
+        """`_equal_rows` of the relations, or of their numbers, kept while the same queries meet block after block."""
         if torch.is_grad_enabled():
             return _equal_rows(relation.detach())
         version = 0 if query.is_inference() else query._version
-        if self._last is None or self._last[0]() is not query or self._last[1] != version:
-            self._last = weakref.ref(query), version, _equal_rows(relation)
-        return self._last[2]
+        if self.last is None or self.last[0]() is not query or self.last[1] != version:
+            self.last = weakref.ref(query), version, _equal_rows(relation)
+        return self.last[2]
 
     def _score(self, query: Tensor, candidate: Tensor, relation: Tensor) -> Tensor:
         if not torch.is_grad_enabled():
@@ -97,6 +116,27 @@ class Projected(Similarity):
             filled = rows[place.clamp(max=len(rows) - 1)]
             keys.append(self.similarity.ranking_key(filled, projected, terms)[: len(rows), :width])
         return torch.cat(keys)
+
+
+class Stretched(Projected):
+    """Projections that multiply candidates by the lens, number by number: no relation needs a table of its own.
+
+    Args:
+        similarity: has `stretched_distance` of its forms.
+    """
+
+    fuses = True
+
+    def query_form(self, query: Tensor) -> Tensor:
+        vectors, lens = self.split(query)
+        return torch.cat([self.similarity.query_form(vectors), lens], dim=-1)
+
+    def key_form(self, candidate: Tensor) -> Tensor:
+        return self.similarity.key_form(candidate)
+
+    def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
+        vectors, lens = query[..., : -self.relation_dim], query[..., -self.relation_dim :]
+        return self.similarity.stretched_distance(vectors, candidate, lens)
 
 
 def _equal_rows(table: Tensor) -> tuple[Tensor, list[int]]:

@@ -13,6 +13,7 @@ denormals that are flushed to 0 are covered by the slack in the constants.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,13 @@ class Similarity:
     """Interface: `similarity(query, candidate)` with query [B, D] and candidate [N, D] or [B, K, D], or pools."""
 
     certified = False  # has `order` and `band`
+    fuses = False  # has `query_form`, `key_form` and `key_distance`: a distance of every pair in one compiled kernel
+    compiled: Callable[[Tensor, Tensor], Tensor] | None = None  # that kernel, of [U, D] and [n, D]
+    abreast = 2  # queries whose terms one pass over a candidate computes on a CPU, which loads it once for them
+
+    def __getstate__(self) -> dict:
+        """What is kept for the process alone is not copied."""
+        return {name: value for name, value in vars(self).items() if name not in ("compiled", "kernels", "last")}
 
     def __call__(self, query: Tensor, candidate: Tensor) -> Tensor:
         """Returns [B, N] for shared candidates, [B, K] for own ones, [G, S, N] for pools."""
@@ -84,6 +92,21 @@ class Similarity:
             out: [B, N] memory that the result may lie in.
         """
         return self.shared(query, candidate)
+
+    def key_form(self, candidate: Tensor) -> Tensor:
+        """[..., D] candidates as `key_distance` takes them, made once for many pairs. For `fuses`."""
+        return candidate
+
+    def query_form(self, query: Tensor) -> Tensor:
+        """The same of queries. For `fuses`."""
+        return self.key_form(query)
+
+    def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
+        """[...] distances as ranking takes them, of forms broadcast against each other; cheap in every pair.
+
+        Minus the distance is a strictly increasing function of the score of one query. For `fuses`.
+        """
+        raise NotImplementedError
 
     def order(self, query: Tensor, candidate: Tensor) -> Tensor:
         """[..., D] and [..., D] float64, broadcast against each other, to [...] values that order like the score.
@@ -269,6 +292,7 @@ class Elementwise(OfDifferences):
     """
 
     certified = True
+    fuses = True
 
     def terms(self, difference: Tensor) -> Tensor:
         """[..., D] differences q − c to [..., n] non-negative terms."""
@@ -277,16 +301,7 @@ class Elementwise(OfDifferences):
     def distance(self, difference: Tensor) -> Tensor:
         return self.terms(difference).sum(-1)
 
-    def key_form(self, vectors: Tensor) -> Tensor:
-        """[..., D] vectors as `key_distance` takes them, made once for many pairs."""
-        return vectors
-
-    def query_form(self, query: Tensor) -> Tensor:
-        """The same of queries."""
-        return self.key_form(query)
-
     def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
-        """[...] distances as ranking takes them, of forms broadcast against each other; cheap in every pair."""
         return self.distance(query - candidate)
 
     def magnitudes(self, query: Tensor) -> Tensor:
@@ -314,6 +329,9 @@ class Manhattan(Elementwise):
 
     def slopes(self, difference: Tensor) -> tuple[Tensor, ...]:
         return (difference.sign(),)
+
+    def stretched_distance(self, query: Tensor, candidate: Tensor, stretch: Tensor) -> Tensor:
+        return self.distance(query - candidate * stretch)
 
 
 class ComplexModulus(Elementwise):

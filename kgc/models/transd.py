@@ -24,7 +24,7 @@ class TransD(KGEModel):
 
     def __init__(self, num_entities: int, num_relations: int, dim: int, *, margin: float = 0.0, **options):
         require_even("TransD", dim, "numbers as vector and as many for its projection")
-        self.lens_dim = dim // 2
+        self.query_dim = self.lens_dim = dim // 2
         init = MarginRange(margin, dim // 2)
         options = {"entity_init": init, "relation_init": init} | options
         super().__init__(num_entities, num_relations, dim, similarity=Euclidean(), margin=margin, **options)

@@ -38,7 +38,7 @@ class TransR(KGEModel):
         **options,
     ):
         self.space = dim if relation_dim is None else relation_dim
-        self.lens_dim = self.space * dim
+        self.query_dim, self.lens_dim = self.space, self.space * dim
         init = MarginRange(margin, dim)
         groups = Columns((self.space, init), (self.lens_dim, Identity(self.space, dim)))
         options = {"entity_init": init, "relation_init": groups} | options

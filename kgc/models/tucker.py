@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +15,8 @@ from kgc.models.init import Init, Uniform, Xavier
 from kgc.models.similarity import Dot
 from kgc.types import Queries, Side
 
-_COLUMNS = 4096
+# Relations whose matrices are made at once, and columns of the core: their float64 copy stays in a CPU's cache.
+_RELATIONS, _COLUMNS = 64, 4096
 
 
 class TuckER(KGEModel):
@@ -53,13 +56,21 @@ class TuckER(KGEModel):
         return vector_matrix(anchor, matrix if side is Side.TAIL else matrix.mT)
 
     def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
-        rows, place = self.relation_rows(queries).unique(return_inverse=True)  # few: a matrix is made once for each
-        relation = without_denormals(relations[rows]).double()
-        # In parts of the core whose float64 copy stays in a CPU's cache.
-        parts = [row_by_row(relation, part.double(), 32) for part in self.core.flatten(1).split(_COLUMNS, dim=1)]
-        matrix = torch.cat(parts, dim=1).unflatten(-1, (self.dim, self.dim))
+        rows, place = self.relation_rows(queries).unique(return_inverse=True)
         anchor = without_denormals(entities[queries.anchor]).double()
-        return bilinear_queries(anchor, lambda i: matrix[i], place, self.asks_head(queries))
+
+        @functools.lru_cache(maxsize=1)
+        def matrices(group: int) -> Tensor:
+            some = rows[group * _RELATIONS : (group + 1) * _RELATIONS]
+            relation = without_denormals(relations[some]).double()
+            columns = self.core.flatten(1).split(_COLUMNS, dim=1)
+            made = [row_by_row(relation, part.double(), _RELATIONS) for part in columns]
+            return torch.cat(made, dim=1).unflatten(-1, (self.dim, self.dim))
+
+        def matrix(i: int) -> Tensor:
+            return matrices(i // _RELATIONS)[i % _RELATIONS]
+
+        return bilinear_queries(anchor, matrix, place, self.asks_head(queries))
 
     def relation_query(self, anchor: Tensor, answer: Tensor) -> Tensor:
         pairs = (anchor.unsqueeze(-1) * answer.unsqueeze(-2)).flatten(-2)  # [*, D²]

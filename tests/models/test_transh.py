@@ -89,13 +89,13 @@ def test_a_projection_is_made_once_for_each_relation_and_block(batch, block, mon
 
     monkeypatch.setattr(model.similarity, "project", counted)
     rank_queries(model, queries, targets, None, RankingOptions(batch=batch, block=block))
-    keys = zip(queries.side.tolist(), queries.relation.tolist(), queries.anchor.tolist(), strict=True)
+    keys = zip(queries.relation.tolist(), queries.side.tolist(), queries.anchor.tolist(), strict=True)
     asked = list(keys)
     rows = sorted(set(asked))
     calls = 0
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
-        relations = {relation for _, relation, _ in part}
+        relations = {relation for relation, _, _ in part}
         blocks = -(-E // block)
         targets_here = sum(key in part for key in asked)
         # Where entities take several blocks the targets make further ones.
@@ -220,6 +220,7 @@ class Bilinear(KGEModel):
 
     def __init__(self, entities: int, relations: int, dim: int, width: int):
         init = Normal(1.0)
+        self.query_dim = width
         super().__init__(
             entities,
             relations,
