@@ -302,7 +302,7 @@ def _method(
     key = compiled_key(similarity) if compiled and not fused else None
     if is_certified(scorer, options):
         table = FusedCandidates(scorer, room) if fused else Candidates(scorer, room, counter, key)
-        exact = ExactQueries(scorer, rows)
+        exact = ExactQueries(scorer, rows, table.vectors.shape[-1])
         return lambda part, batch, block, span: CertifiedPart(scorer, *part).rank(table, block, exact.of(*span))
     return lambda part, batch, block, span: BlockPart(scorer, *part).rank(batch, block, counter, key, room)
 

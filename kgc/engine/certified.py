@@ -89,18 +89,20 @@ class ExactQueries:
     Args:
         scorer: whose vectors they are.
         rows: all questions.
+        width: D.
     """
 
-    def __init__(self, scorer: Any, rows: Queries):
+    def __init__(self, scorer: Any, rows: Queries, width: int):
         self.scorer = scorer
         self.rows = rows
+        self.at_once = _AHEAD // max(1, width)
         self._start, self._vectors = 0, torch.empty(0, 0)
 
     def of(self, start: int, stop: int) -> Tensor:
         """[stop − start, D] vectors of a range of the questions, most cheaply of ranges that follow each other."""
         if start < self._start or stop > self._start + len(self._vectors):
             self._vectors = torch.empty(0, 0)  # not both at once
-            end = max(stop, start + _AHEAD // max(1, getattr(self.scorer, "dim", 1)))
+            end = max(stop, start + self.at_once)
             self._start, self._vectors = start, self.scorer.exact_query_vectors(self.rows[start:end])
         return self._vectors[start - self._start : stop - self._start]
 

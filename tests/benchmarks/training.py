@@ -7,9 +7,9 @@ Adam, self-adversarial loss for sampled negatives; 1-vs-all with Adagrad. A step
 Every cell is a process of its own, so that peak memory is that of the engine; each measures the machine's fp32 matrix
 products before and after. PyKEEN's step is its own sampler, `score_hrt`, `NSSALoss` and `post_parameter_update`,
 without its data loader; kbc's algorithm is written anew: products with all entities, cross-entropy by autograd.
-"Own" negatives are drawn for each positive; "shared" ones once for the batch, which is another algorithm. The share of the
-matrix-product rate counts a coordinate of a pair as one multiplication and addition in each of three passes (scores,
-gradients of queries, gradients of candidates), whatever the distance does with it.
+"Own" negatives are drawn for each positive; "shared" ones once for the batch, which is another algorithm. The share of
+the matrix-product rate counts a coordinate of a pair as one multiplication and addition in each of three passes
+(scores, gradients of queries, gradients of candidates), whatever the distance does with it.
 """
 
 from __future__ import annotations
@@ -205,7 +205,8 @@ def show(rows: list[dict]) -> None:
         ratio = row["triples_per_second"] / peers[0]["triples_per_second"] if peers else float("nan")
         print(
             f"{row['model']:8} {row['negatives']:4} {row['engine']:16} {row['triples_per_second']:9,.0f} triples/s"
-            f"  {ratio:5.1f}x the peer  {row['share_of_gemm']:6.1%} of {row['gemm_gflops']:,.0f} GFLOP/s  {row['peak_mib']:6,.0f} MiB"
+            f"  {ratio:5.1f}x the peer  {row['share_of_gemm']:6.1%} of {row['gemm_gflops']:,.0f} GFLOP/s"
+            f"  {row['peak_mib']:6,.0f} MiB"
         )
 
 
