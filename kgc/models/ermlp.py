@@ -22,6 +22,8 @@ class HiddenLayer(Similarity):
     Queries are taken in chunks, made again in the backward pass. There is no bound on what fp32 loses.
     """
 
+    fuses = True
+
     def shared(self, query: Tensor, candidate: Tensor) -> Tensor:
         if query.dim() == 3:
             return torch.stack([self.shared(*pool) for pool in zip(query, candidate, strict=True)])
@@ -29,8 +31,11 @@ class HiddenLayer(Similarity):
         return torch.cat([self._chunk(part, candidate.unsqueeze(0)) for part in query.split(size)])
 
     def own(self, query: Tensor, candidate: Tensor) -> Tensor:
-        hidden, weight = query.unsqueeze(1).chunk(2, dim=-1)
-        return ((hidden + candidate).tanh() * weight).sum(-1)
+        return -self.key_distance(query.unsqueeze(1), candidate)
+
+    def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
+        hidden, weight = query.chunk(2, dim=-1)
+        return -((hidden + candidate).tanh() * weight).sum(-1)
 
     def _chunk(self, query: Tensor, candidate: Tensor) -> Tensor:
         if not torch.is_grad_enabled():

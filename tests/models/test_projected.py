@@ -18,8 +18,8 @@ from kgc.types import Queries, Side
 
 PROJECTING = [case for case in CASES if isinstance(case.build().similarity, Projected)]
 # One model of each kind of kernel that has a form of its own; those of plain differences are in test_ranking_paths.py.
-FUSED = [case for case in CASES if case.path.stem in ("protate", "boxe", "pairre", "hake", "mure")]
-FUSED = [case for case in FUSED if not dict(case.options).get("reciprocal")]
+FUSED = [case for case in CASES if case.path.stem in ("protate", "boxe", "pairre", "hake", "mure", "ermlp", "atth")]
+FUSED = list({case.path.stem: case for case in FUSED}.values())
 
 
 @pytest.mark.parametrize("case", PROJECTING, ids=str)
