@@ -7,7 +7,7 @@ vectors; look-ups, reciprocal relations, mixed sides and dropout are handled her
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property, partial
 
 import torch
@@ -17,14 +17,18 @@ from torch.nn import functional as F
 from kgc.errors import UserError
 from kgc.limits import require_memory
 from kgc.models.algebra import without_denormals
+from kgc.models.in_parts import InParts
 from kgc.models.init import rows_of
 from kgc.models.projected import Projected, Stretched
 from kgc.models.similarity import Similarity
 from kgc.sharding import shard_of
-from kgc.types import Queries, Side, Triples, rows_of_pools
+from kgc.types import Queries, Side, Triples
+
+# Numbers of relations that are looked up at once in evaluation, where a relation may be a matrix.
+_NUMBERS = 1 << 22
 
 
-class KGEModel(nn.Module):
+class KGEModel(InParts, nn.Module):
     """Entity and relation tables, and the scores of any queries against any candidates.
 
     Args:
@@ -186,10 +190,15 @@ class KGEModel(nn.Module):
 
     def query_vectors(self, queries: Queries) -> Tensor:
         """[B, Dq] vectors of the questions; models that project append the lens, or its number in evaluation."""
+        if not self._numbers_lenses():
+            return self.combine(
+                queries, self.entity_vectors(queries.anchor), self.relation_vectors(self.relation_rows(queries))
+            )
+        at_once = max(1, _NUMBERS // self.relation.embedding_dim)
+        if len(queries) > at_once:
+            return torch.cat([self.query_vectors(queries[i : i + at_once]) for i in range(0, len(queries), at_once)])
         rows = self.relation_rows(queries)
         anchor, relation = self.entity_vectors(queries.anchor), self.relation_vectors(rows)
-        if not self._numbers_lenses(anchor):
-            return self.combine(queries, anchor, relation)
         number = (2 * rows + self.asks_head(queries).squeeze(-1) * self._lens_has_sides).to(anchor.dtype)
         return self._seen_through(self._query(anchor, relation, self._side(queries)), number.unsqueeze(-1))
 
@@ -199,11 +208,11 @@ class KGEModel(nn.Module):
             raise ValueError(f"{type(self).__name__}.query makes {query.shape[-1]} numbers: set query_dim to that")
         return torch.cat([query, lens], dim=-1)
 
-    def _numbers_lenses(self, vectors: Tensor) -> bool:
+    def _numbers_lenses(self) -> bool:
         """Whether lenses are named rather than copied, which takes memory: without gradients, where numbers suffice."""
         if not self.projects or self.training or torch.is_grad_enabled() or self.lens_dim == 1:
             return False
-        return 2 * len(self.relation.weight) * torch.finfo(vectors.dtype).eps < 1
+        return 2 * len(self.relation.weight) * torch.finfo(self.relation.weight.dtype).eps < 1
 
     @cached_property
     def _lens_has_sides(self) -> bool:
@@ -295,51 +304,6 @@ class KGEModel(nn.Module):
         pools, size = len(candidate), -(-len(query) // max(1, len(candidate)))
         filled = torch.cat([query, query[-1:].expand(pools * size - len(query), -1)])  # zeros may have no gradient
         return self.similarity(filled.unflatten(0, (pools, size)), candidate).flatten(0, 1)[: len(query)]
-
-    def _compare_where_they_lie(self, query: Tensor, candidates: Tensor | range | None) -> Tensor:
-        """`compare` where each process scores the candidates that it holds; the scores are put together, in fp32."""
-        shard = self.shard
-        if not isinstance(candidates, Tensor):
-            wanted = range(self.num_entities) if candidates is None else candidates
-            candidates = torch.arange(wanted.start, wanted.stop, device=query.device)
-        ids = candidates if candidates.dim() == 2 else candidates.unsqueeze(0)  # [G, N]
-        mine = shard.holds(ids)
-        row, column = mine.nonzero(as_tuple=True)
-        slot = (mine.cumsum(1) - 1).clamp_(min=0)  # the place of each among the pool's own
-        width = int(slot[row, column].max()) + 1 if len(row) else 1
-        # What fills up is a row that has a gradient anyway.
-        own = ids.new_full((len(ids), width), int(ids[row[0], column[0]]) - shard.first if len(row) else 0)
-        own[row, slot[row, column]] = ids[row, column] - shard.first
-        query = shard.enter(query)
-        with shard.region(self), contextlib.nullcontext() if len(row) else self._without_gradients():
-            if candidates.dim() == 1:
-                scores = self.similarity(query, self.candidate_vectors(own.squeeze(0)))
-            elif len(ids) < len(query):
-                scores = self._compare_pools(query, self.candidate_vectors(own))
-            else:
-                scores = self.similarity(query, self.candidate_vectors(own))
-        mine, slot = (rows_of_pools(part, len(query)) for part in (mine, slot))
-        return shard.put_together(torch.where(mine, scores.float().gather(1, slot), 0.0))
-
-    @contextlib.contextmanager
-    def _without_gradients(self) -> Iterator[None]:
-        """Look-ups give the table of entities no gradient."""
-        weight = self.entity.weight
-        self.entity._parameters["weight"] = weight.detach()
-        try:
-            yield
-        finally:
-            self.entity._parameters["weight"] = weight
-
-    def _whole_in_state(self, module: nn.Module, state: dict, prefix: str, _: dict) -> None:
-        """Of a table whose rows lie on several processes the state has a DTensor."""
-        if self.shard.mesh is not None:
-            state[f"{prefix}weight"] = self.shard.as_dtensor(state[f"{prefix}weight"])
-
-    def _part_of_state(self, module: nn.Module, state: dict, prefix: str, *_: object) -> None:
-        """The rows of this process are taken from a DTensor or a whole table."""
-        if f"{prefix}weight" in state:
-            state[f"{prefix}weight"] = self.shard.part_of(state[f"{prefix}weight"])
 
     def score(self, queries: Queries, candidates: Tensor | range | None = None) -> Tensor:
         """[B, E], [B, len(range)], [B, N] or [B, K] scores; see `kgc.types.Scorer` and `compare`."""

@@ -10,6 +10,7 @@ from test_contract import CASES, DIM, Case, E, mixed_queries, spread
 
 from kgc.engine import compiled
 from kgc.engine.compiled import can_compile, compiled_key
+from kgc.models import base
 from kgc.models.base import KGEModel
 from kgc.models.init import Normal
 from kgc.models.projected import Projected
@@ -39,6 +40,19 @@ def test_a_lens_named_by_its_number_is_the_lens(case: Case):
             torch.testing.assert_close(model.similarity(named, model.candidate_vectors(own)), whole)
             for a, b in zip(model.similarity.split(named), model.similarity.split(copied), strict=True):
                 assert torch.equal(a, b)
+
+
+def test_relations_as_large_as_matrices_are_looked_up_in_parts(monkeypatch):
+    model = spread(next(case for case in PROJECTING if case.path.stem == "transr").build()).eval()
+    queries = mixed_queries(30)
+    with torch.no_grad():
+        whole = model.query_vectors(queries)
+        seen = []
+        look_up = model.relation_vectors
+        monkeypatch.setattr(model, "relation_vectors", lambda rows: seen.append(len(rows)) or look_up(rows))
+        monkeypatch.setattr(base, "_NUMBERS", 7 * model.relation.embedding_dim)
+        torch.testing.assert_close(model.query_vectors(queries), whole)
+    assert seen == [7, 7, 7, 7, 2]
 
 
 def test_numbers_beyond_the_digits_of_the_type_name_no_lens():
