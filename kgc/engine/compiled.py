@@ -93,7 +93,7 @@ def _fused(similarity: Similarity) -> Key:
         query, candidate = similarity.query_form(query), similarity.key_form(candidate)
         query = F.pad(query, (0, 0, 0, -queries % abreast)).unflatten(0, (abreast, -1))
         out = query.new_empty(*query.shape[:2], candidates)
-        parts = -(-candidate.numel() // _CACHED) if cached else 1
+        parts = min(candidates, -(-candidate.numel() // _CACHED)) if cached else 1
         for columns, place in zip(candidate.tensor_split(parts), out.tensor_split(parts, dim=-1), strict=True):
             compiled(query, columns, place)
         return out.flatten(0, 1)[:queries]

@@ -85,12 +85,15 @@ def test_compiled_keys_order_candidates_as_scores_do(case: Case, monkeypatch):
     """Odd numbers of queries and candidates, which the kernel takes in several parts."""
     monkeypatch.setattr(compiled, "_CACHED", 7 * 3 * DIM)
     model = spread(case.build(entities=41)).eval()
+    with torch.no_grad():
+        model.entity.weight[[17, 40]] = model.entity.weight[0].clone()
     queries = mixed_queries(13)
     with torch.no_grad():
         query, candidates = model.query_vectors(queries), model.candidate_vectors()
         keys = compiled_key(model.similarity)(query, candidates)
         scores = model.double().score(queries)
     assert keys.shape == (13, 41)
+    assert torch.equal(keys[:, [17, 40]], keys[:, [0, 0]])  # equal entities tie
     constant = (scores - keys).mean(1, keepdim=True)  # MuRE's bias of the query
     torch.testing.assert_close(keys.double() + constant, scores, rtol=1e-4, atol=1e-4)
 
