@@ -28,14 +28,13 @@ from torch import Tensor
 from kgc.data.known import KnownAnswers
 from kgc.engine.blocks import BlockPart
 from kgc.engine.certified import Candidates, CertifiedPart, ExactQueries
-from kgc.engine.compiled import compiled_key, count_compiled, worth_compiling
+from kgc.engine.compiled import compiled_key, compiler_fault, count_compiled, worth_compiling
 from kgc.engine.counting import count_eager
 from kgc.engine.fused import FusedCandidates, can_fuse
 from kgc.engine.given import rank_among
 from kgc.engine.part import MINUS_INFINITY, NAN, PLUS_INFINITY, Room, out_of_memory
 from kgc.engine.sizes import DEFAULT, Sizes, measured_sizes, width
 from kgc.errors import UserError
-from kgc.sharding import held
 from kgc.types import Queries, RankCounts, Scorer, Side
 
 # Queries that are ranked together, a row on average: scores of one that is asked more often are made again.
@@ -310,9 +309,12 @@ def _method(
 def _compiles(scorer: Scorer, options: RankingOptions, rows: int, device: torch.device) -> bool:
     """Whether so many distinct queries are ranked by compiled code."""
     if options.compile is not None:
+        if options.compile and (fault := compiler_fault(device)):
+            raise UserError(f"ranking.compile=true: {fault}; leave it out")
         return options.compile
     similarity = getattr(scorer, "similarity", None)
-    return worth_compiling(similarity, rows, held(scorer), getattr(scorer, "dim", 1), device)
+    # Processes that share a table decide alike: compiled keys round otherwise than eager ones.
+    return worth_compiling(similarity, rows, scorer.num_entities, getattr(scorer, "dim", 1), device)
 
 
 def _judge(counts: RankCounts, queries: Queries, side: Tensor, targets: Tensor, options: RankingOptions) -> RankCounts:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from functools import partial
 
 import oracle
+import polars as pl
 import pytest
 import torch
 
+from kgc.data.annotations import Annotations
 from kgc.data.graph import KnowledgeGraph
 from kgc.data.vocabulary import Vocabulary
 from kgc.errors import UserError
@@ -25,7 +27,7 @@ from kgc.models.transe import TransE
 from kgc.objectives import KVsAll, NegativeSampling, Objective, OneVsAll, subsampling_weights, weighted_mean
 from kgc.sampling.cache import Cache
 from kgc.sampling.kbgan import KBGAN
-from kgc.sampling.proposals import Asked, Degree, InBatch, Proposal, Typed, Uniform
+from kgc.sampling.proposals import Asked, Degree, InBatch, Proposal, SameType, Typed, Uniform
 from kgc.sampling.sampler import NegativeSampler
 from kgc.sampling.sides import Alternate, Bernoulli, Both
 from kgc.types import Negatives, Side, Triples, rows_of_pools
@@ -47,7 +49,7 @@ GRAPH = KnowledgeGraph(
     columns(TRAIN),
     columns(VALID),
     Triples.empty(),
-)
+).annotated(Annotations(types=pl.DataFrame({"entity": [0, 1, 2, 2, 3], "type": ["a", "a", "a", "b", "b"]})))
 
 MODELS = {
     "distmult": (lambda **o: DistMult(E, R, DIM, **o), oracle.distmult),
@@ -135,6 +137,7 @@ SAMPLERS = {
     "pools": (Both(), Uniform(share=2), {"mask_known": True, "temperature": 1.0}),
     "degree": (Bernoulli(), Degree(share=3), {"mask_known": True}),
     "typed": (Bernoulli(), Typed(), {"mask_known": True}),
+    "same type": (Bernoulli(), SameType(), {"mask_known": True}),
     "in batch": (Both(), InBatch(), {}),
     "in batch, masked": (Bernoulli(), InBatch(), {"mask_known": True, "temperature": 1.0}),
     "bernoulli": (Bernoulli(), Uniform(), {}),

@@ -52,7 +52,7 @@ def splits(seed: int = 1) -> tuple[list[oracle.Triple], list[oracle.Triple]]:
 # Compilation.
 
 
-@pytest.mark.parametrize("name", [*MODELS, "boxe"])
+@pytest.mark.parametrize("name", [*MODELS, "boxe", "mure"])
 def test_compiled_and_eager_counting_give_the_same_integers(name, device):
     if not can_compile(device):
         pytest.skip("no compiler here")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+import types
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -37,10 +38,34 @@ def worth_compiling(
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether `torch.compile` has what it needs: a C++ compiler for the CPU, Triton for CUDA."""
-    if device.type == "cuda":
-        return find_spec("triton") is not None
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+    """Whether `torch.compile` works for a device."""
+    return compiler_fault(device) is None
+
+
+def compiler_fault(device: torch.device) -> str | None:
+    """Why `torch.compile` does not work for a device: it needs a C++ compiler for the CPU, Triton for CUDA."""
+    return _fault_of(device.type)
+
+
+@functools.cache
+def _fault_of(kind: str) -> str | None:
+    if kind == "cuda" and find_spec("triton") is None:
+        return "torch.compile needs triton, which is not installed"
+    if kind != "cuda" and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        return "torch.compile needs a C++ compiler, and there is none"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the compiler's own making
+            torch.compile(lambda x: x + 1)(torch.ones(2, device=kind))
+    except Exception as error:  # whatever a compiler may raise
+        fault = f"torch.compile fails ({_line(error)})"
+        warnings.warn(f"{fault}: large work runs without it", stacklevel=2)
+        return fault
+    return None
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def compile_training(similarity: Similarity, cells: float, width: int, device: torch.device) -> bool:
@@ -63,7 +88,7 @@ def compile_training(similarity: Similarity, cells: float, width: int, device: t
     try:
         inner.shared(query, candidate).sum().backward()
     except Exception as error:  # whatever a compiler may raise
-        warnings.warn(f"torch.compile failed, training runs without it: {str(error).splitlines()[0]}", stacklevel=2)
+        warnings.warn(f"torch.compile failed, training runs without it: {_line(error)}", stacklevel=2)
         inner.kernels = None
     return inner.kernels is not None
 
@@ -85,7 +110,9 @@ def _fused(similarity: Similarity) -> Key:
         for rows, result in zip(query, out, strict=True):
             result.copy_(similarity.key_distance(rows.unsqueeze(1), candidate.unsqueeze(0)).neg())
 
-    compiled = torch.compile(keys, dynamic=True)
+    # Code of its own: of one code object torch.compile keeps few versions, and runs further ones eagerly.
+    code = types.FunctionType(keys.__code__.replace(), keys.__globals__, closure=keys.__closure__)
+    compiled = torch.compile(code, dynamic=True)
 
     def key(query: Tensor, candidate: Tensor) -> Tensor:
         queries, candidates, cached = len(query), len(candidate), query.device.type == "cpu"

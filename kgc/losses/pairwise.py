@@ -21,6 +21,8 @@ from kgc.errors import UserError
 class PairwiseLoss:
     """Interface."""
 
+    weighted = True  # uses the weights
+
     def __call__(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
         return self.loss(positive.float(), negative.float(), weights.float(), masked)
 
@@ -68,6 +70,8 @@ class SampledCrossEntropy(PairwiseLoss):
 
     1-vs-all's loss (Lacroix et al. 2018) on a sample. Weights are not used.
     """
+
+    weighted = False
 
     def loss(self, positive: Tensor, negative: Tensor, weights: Tensor, masked: Tensor | None = None) -> Tensor:
         rivals = negative if masked is None else negative.masked_fill(masked, -torch.inf)

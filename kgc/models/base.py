@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,7 @@ class KGEModel(InParts, nn.Module):
 
     projects = False  # candidates are compared as `project` makes them
     stretches = False  # `project` multiplies (some of) a candidate's numbers by the lens
+    lens_has_sides = True  # `lens` looks at the side
     query_dim: int | None = None  # Dq, numbers that `query` makes, of a model that projects; dim when None
     lens_dim: int | None = None  # Dl, numbers that `lens` makes; Dr when None
     extra = 0  # real numbers stored per entity behind its vector
@@ -199,13 +200,14 @@ class KGEModel(InParts, nn.Module):
             return torch.cat([self.query_vectors(queries[i : i + at_once]) for i in range(0, len(queries), at_once)])
         rows = self.relation_rows(queries)
         anchor, relation = self.entity_vectors(queries.anchor), self.relation_vectors(rows)
-        number = (2 * rows + self.asks_head(queries).squeeze(-1) * self._lens_has_sides).to(anchor.dtype)
+        number = (2 * rows + self.asks_head(queries).squeeze(-1) * self.lens_has_sides).to(anchor.dtype)
         return self._seen_through(self._query(anchor, relation, self._side(queries)), number.unsqueeze(-1))
 
     def _seen_through(self, query: Tensor, lens: Tensor) -> Tensor:
         """[query | lens], or what names the lens."""
-        if query.shape[-1] != self.query_dim:
-            raise ValueError(f"{type(self).__name__}.query makes {query.shape[-1]} numbers: set query_dim to that")
+        if query.shape[-1] != self.similarity.query_dim:
+            made = f"{type(self).__name__}.query makes {query.shape[-1]} numbers"
+            raise ValueError(f"{made}: set query_dim to that, before super().__init__")
         return torch.cat([query, lens], dim=-1)
 
     def _numbers_lenses(self) -> bool:
@@ -214,17 +216,11 @@ class KGEModel(InParts, nn.Module):
             return False
         return 2 * len(self.relation.weight) * torch.finfo(self.relation.weight.dtype).eps < 1
 
-    @cached_property
-    def _lens_has_sides(self) -> bool:
-        """Whether head and tail queries of a relation see candidates through unlike lenses."""
-        relation = torch.linspace(0.1, 0.9, self.relation.embedding_dim)
-        return not torch.equal(self.lens(relation, Side.HEAD), self.lens(relation, Side.TAIL))
-
     def lens_of(self, number: Tensor) -> Tensor:
         """[*] numbers, as `query_vectors` has them, to [*, Dl] lenses. For `projects`."""
         number = number.long()
         relation = self.relation_vectors(number // 2)
-        if not self._lens_has_sides:
+        if not self.lens_has_sides:
             return self.lens(relation, Side.TAIL)
         head, tail = (self.lens(relation, side) for side in (Side.HEAD, Side.TAIL))
         return torch.where((number % 2 == 1).unsqueeze(-1), head, tail)

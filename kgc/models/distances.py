@@ -213,13 +213,14 @@ class SquaredEuclidean(Similarity):
         self, query: Tensor, candidate: Tensor, terms: Tensor | None = None, out: Tensor | None = None
     ) -> Tensor:
         half = self.key_terms(candidate) if terms is None else terms
-        return torch.addmm(half.neg(), query[:, :-1], candidate[:, :-1].T, out=out)
+        vectors = query[:, :-1] + 0 * query[:, -1:]  # b_q is one for all candidates; a non-finite one shows
+        return torch.addmm(half.neg(), vectors, candidate[:, :-1].T, out=out)
 
     def stretched_distance(self, query: Tensor, candidate: Tensor, stretch: Tensor) -> Tensor:
-        """Without b_q, to candidates [c | biases] whose vector and biases are multiplied; the biases are added up."""
+        """To candidates [c | biases] whose vector and biases are multiplied; the biases are added up."""
         width = query.shape[-1] - 1
         away = query[..., :width] - candidate[..., :width] * stretch[..., :width]
-        distance = away.square().sum(-1)
+        distance = away.square().sum(-1) - query[..., width]
         for i in range(width, candidate.shape[-1]):
             distance = distance - candidate[..., i] * stretch[..., i]
         return distance

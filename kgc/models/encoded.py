@@ -50,11 +50,13 @@ class EncodedModel(OverFacts, KGEModel):
     ):
         made = decoder(num_entities, num_relations, dim, reciprocal=reciprocal)
         self.extra = made.extra
+        self.projects, self.stretches, self.lens_has_sides = made.projects, made.stretches, made.lens_has_sides
+        self.query_dim, self.lens_dim = made.query_dim, made.lens_dim
         super().__init__(
             num_entities,
             num_relations,
             dim,
-            similarity=made.similarity,
+            similarity=made.similarity.similarity if made.projects else made.similarity,
             relation_dim=made.relation.embedding_dim,
             reciprocal=reciprocal,
             margin=made.margin,
@@ -131,6 +133,12 @@ class EncodedModel(OverFacts, KGEModel):
 
     def _query(self, anchor: Tensor, relation: Tensor, side: Side | Tensor) -> Tensor:
         return self.decoder._query(anchor, relation, side)
+
+    def lens(self, relation: Tensor, side: Side) -> Tensor:
+        return self.decoder.lens(relation, side)
+
+    def project(self, vectors: Tensor, lens: Tensor) -> Tensor:
+        return self.decoder.project(vectors, lens)
 
     def exact_queries(self, queries: Queries, entities: Tensor, relations: Tensor) -> Tensor:
         return self.decoder.exact_queries(queries, entities, relations)

@@ -99,18 +99,19 @@ class SquaredHyperbolic(Similarity):
         return self._score(n, m.squeeze(-1), chord, root, bias + candidate[..., -1])
 
     def query_form(self, query: Tensor) -> Tensor:
-        """[..., D + 2] to [..., D + 2] [unit vector | 2√c times its length | √c]; b_q is one for all candidates."""
-        unit, length, root, _ = self._parts(query)
-        return torch.cat([unit, 2 * root * length, root], dim=-1)
+        """[..., D + 2] to [..., D + 3] [unit vector | 2√c times its length | √c | b_q]."""
+        unit, length, root, bias = self._parts(query)
+        return torch.cat([unit, 2 * root * length, root, bias], dim=-1)
 
     def key_form(self, candidate: Tensor) -> Tensor:
         """[..., D + 1] to [..., D + 2] [unit vector | its length | b_c]."""
         return torch.cat([*polar(candidate[..., :-1]), candidate[..., -1:]], dim=-1)
 
     def key_distance(self, query: Tensor, candidate: Tensor) -> Tensor:
-        chord = (query[..., :-2] - candidate[..., :-2]).square().sum(-1).sqrt()
-        root = query[..., -1]
-        return (distance(query[..., -2], 2 * root * candidate[..., -2], chord) / root).square() - candidate[..., -1]
+        chord = (query[..., :-3] - candidate[..., :-2]).square().sum(-1).sqrt()
+        radius, root, bias = query[..., -3], query[..., -2], query[..., -1]
+        squared = (distance(radius, 2 * root * candidate[..., -2], chord) / root).square()
+        return squared - candidate[..., -1] - bias
 
     def _parts(self, query: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return *polar(query[..., :-2]), query[..., -2:-1], query[..., -1:]

@@ -21,6 +21,7 @@ class TransD(KGEModel):
     """
 
     projects = True
+    lens_has_sides = False
 
     def __init__(self, num_entities: int, num_relations: int, dim: int, *, margin: float = 0.0, **options):
         require_even("TransD", dim, "numbers as vector and as many for its projection")

@@ -23,6 +23,7 @@ class TransH(KGEModel):
     """
 
     projects = True
+    lens_has_sides = False
 
     def __init__(self, num_entities: int, num_relations: int, dim: int, *, margin: float = 0.0, **options):
         init = MarginRange(margin, dim)

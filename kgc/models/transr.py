@@ -26,6 +26,7 @@ class TransR(KGEModel):
     """
 
     projects = True
+    lens_has_sides = False
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning import seed_everything
 
@@ -17,7 +18,7 @@ from kgc.cluster import in_job, requeue, was_requeued
 from kgc.console import ProgressLine
 from kgc.data.batches import data_place
 from kgc.data.datamodule import KGDataModule
-from kgc.engine.compiled import compile_training
+from kgc.engine.compiled import compile_training, compiler_fault
 from kgc.errors import Pruned, UserError
 from kgc.module import KGEModule
 from kgc.ranking import NonFiniteScore, planned
@@ -212,9 +213,14 @@ def fit_and_test(
     )
     check_room(checkpoints, module)
     parameters = num_parameters(model)
+    compiled = False
     if cfg.trainer.compile is not False and hasattr(model, "similarity"):
         cells = math.inf if cfg.trainer.compile else objective.cells(model, num_examples * cfg.trainer.max_epochs)
-        compile_training(model.similarity, cells, model.dim, trainer.strategy.root_device)
+        compiled = compile_training(model.similarity, cells, model.dim, trainer.strategy.root_device)
+    if cfg.trainer.compile and not compiled:
+        fault = compiler_fault(trainer.strategy.root_device)
+        reason = fault or f"the training of {type(model).__name__} has nothing that is compiled"
+        terminal.say(f"warning: trainer.compile=true changes nothing: {reason}")
     terminal.say(
         f"model      {type(model).__name__}, {parameters:,} parameters ({parameters * 4 / 2**20:.1f} MiB) on "
         f"{trainer.strategy.root_device.type}" + (f" x {trainer.world_size}" if trainer.world_size > 1 else "")
@@ -237,7 +243,9 @@ def fit_and_test(
     telemetry = Telemetry(session.loggers, cfg.trainer.log_every, checkpoints)
     trainer.callbacks.insert(trainer.callbacks.index(checkpoints) + 1, telemetry)
     if len(graph.valid) == 0:
-        terminal.say("warning: no valid split: no early stopping, the last weights are taken as the best")
+        plateau = cfg.scheduler is not None and cfg.scheduler._target_.endswith("ReduceLROnPlateau")
+        rate = ", scheduler=plateau keeps the learning rate" if plateau else ""
+        terminal.say(f"warning: no valid split: no early stopping{rate}, the last weights are taken as the best")
     try:
         with stop.listening(), one_line_for_memory(cfg, trainer, checkpoints.last):
             interruptible(trainer.fit, module, datamodule=data, ckpt_path=resume, weights_only=True)
@@ -289,6 +297,13 @@ def num_parameters(model: torch.nn.Module) -> int:
     return sum(p.numel() for p in model.parameters()) + others
 
 
+def _describe_weights(cfg: DictConfig) -> str:
+    temperature = cfg.objective.sampler.temperature
+    if not getattr(get_class(cfg.objective.loss._target_), "weighted", True):
+        return "weights not used by this loss"
+    return f"weights softmax({temperature} x logit)" if temperature else "equal weights"
+
+
 def describe_objective(cfg: DictConfig) -> str:
     """The objective in a line, with what it is made of."""
     name = cfg.objective._target_.split(".")[-1]
@@ -298,7 +313,7 @@ def describe_objective(cfg: DictConfig) -> str:
     words = [
         f"{sampler.num_negatives} negatives by {sampler.proposal._target_.split('.')[-1]}",
         sampler.sides._target_.split(".")[-1].lower() + " sides",
-        f"weights softmax({sampler.temperature} x logit)" if sampler.temperature else "equal weights",
+        _describe_weights(cfg),
         "false negatives masked" if sampler.mask_known else "false negatives kept",
         f"loss {cfg.objective.loss._target_.split('.')[-1]}",
     ]

@@ -129,6 +129,21 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(score, tables, fast_mode=True)
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-20, 1e9])
+def test_zero_and_huge_parameters_have_finite_scores_and_gradients(size):
+    model = built(drawn())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(size)
+    queries = every_query()
+    for candidates in (None, torch.tensor([0, E - 1]), queries.anchor.unsqueeze(1)):
+        model.zero_grad()
+        scores = model.score(queries, candidates)
+        assert scores.isfinite().all()
+        scores.mean().backward()
+        assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
 @pytest.mark.slow
 def test_ranks_do_not_depend_on_the_block(monkeypatch):
     graph = drawn()

@@ -20,9 +20,13 @@ from kgc.models.conve import ConvE
 from kgc.models.distmult import DistMult
 from kgc.models.encoded import EncodedModel
 from kgc.models.messages import MessageGraph, max_messages, sum_messages
+from kgc.models.mure import MuRE
+from kgc.models.pairre import PairRE
 from kgc.models.rgcn import RGCN, shares
 from kgc.models.rotate import RotatE
+from kgc.models.transd import TransD
 from kgc.models.transe import TransE
+from kgc.models.transh import TransH
 from kgc.objectives import NegativeSampling, OneVsAll
 from kgc.optim import adam, table_groups
 from kgc.ranking import RankingOptions, is_certified, rank_queries
@@ -371,6 +375,24 @@ def test_other_decoders_rank_the_vectors_that_the_encoder_makes(name, decoder):
         wanted, got = (rank_queries(m, queries, targets, None, RankingOptions()) for m in (plain, model))
         assert torch.equal(got.better, wanted.better)
         torch.testing.assert_close(model.score(queries), plain.score(queries))
+
+
+@pytest.mark.parametrize(
+    ("name", "decoder"), [("bases", TransH), ("bases", PairRE), ("bases", MuRE), ("compgcn", TransD)]
+)
+@pytest.mark.parametrize("reciprocal", [False, True])
+def test_decoders_that_project_see_the_relations_that_the_encoder_makes(name, decoder, reciprocal):
+    model = build(name, decoder, **({} if name == "compgcn" else {"reciprocal": reciprocal}))
+    queries, _ = questions()
+    trained = model.score(queries)
+    with torch.no_grad():
+        entities, relations = model.tables()
+        plain = decoder(E, R, DIM, reciprocal=model.reciprocal).eval()
+        plain.load_state_dict({"entity.weight": entities, "relation.weight": relations})
+        torch.testing.assert_close(model.score(queries), plain.score(queries))
+        torch.testing.assert_close(trained, plain.score(queries))
+    trained.sum().backward()
+    assert model.relation.weight.grad.abs().max() > 0
 
 
 @every_encoder

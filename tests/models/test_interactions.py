@@ -60,6 +60,13 @@ def mure(model: KGEModel, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
     return peer((h[:, :-2], h[:, -2]), (-translation, scale), (t[:, :-2], t[:, -1]))
 
 
+def rotate(model: KGEModel, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
+    """Theirs is the Euclidean norm of all moduli; ours their sum, as in the paper's code: one coordinate at a time."""
+    head, tail = (torch.complex(*halves(x)).unsqueeze(-1) for x in (h, t))
+    turn = torch.polar(torch.ones_like(r), r).unsqueeze(-1)
+    return modules.RotatEInteraction()(head, turn, tail).sum(-1)
+
+
 def pairre(model: KGEModel, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
     h, t = (x / x.norm(dim=-1, keepdim=True) for x in (h, t))
     return modules.PairREInteraction(p=1, power_norm=False)(h, halves(r), t)
@@ -76,6 +83,9 @@ def transd(model: KGEModel, h: Tensor, r: Tensor, t: Tensor) -> Tensor:
 
 SMALL = {"transd": 0.1}  # where projections are shorter than 1, PyKEEN does not cut them
 PEERS: dict[str, Callable[[KGEModel, Tensor, Tensor, Tensor], Tensor]] = {
+    "distmult": lambda model, h, r, t: modules.DistMultInteraction()(h, r, t),
+    "complex": lambda model, h, r, t: modules.ComplExInteraction()(*(torch.complex(*halves(x)) for x in (h, r, t))),
+    "rotate": rotate,
     "rescal": lambda model, h, r, t: modules.RESCALInteraction()(h, r.unflatten(-1, (DIM, DIM)), t),
     "cp": lambda model, h, r, t: modules.CPInteraction()(*(x.unsqueeze(-2) for x in (halves(h)[0], r, halves(t)[1]))),
     "simple": lambda model, h, r, t: modules.SimplEInteraction()(

@@ -10,13 +10,17 @@ from test_contract import CASES, DIM, Case, E, mixed_queries, spread
 
 from kgc.engine import compiled
 from kgc.engine.compiled import can_compile, compiled_key
+from kgc.errors import UserError
 from kgc.models import base
 from kgc.models.base import KGEModel
 from kgc.models.init import Normal
 from kgc.models.projected import Projected
 from kgc.models.similarity import Manhattan
+from kgc.ranking import NonFiniteScore, RankingOptions, rank_queries
 from kgc.types import Queries, Side
 
+CPU = torch.device("cpu")
+needs_compiler = pytest.mark.skipif(not can_compile(CPU), reason="needs a C++ compiler")
 PROJECTING = [case for case in CASES if isinstance(case.build().similarity, Projected)]
 # One model of each kind of kernel that has a form of its own; those of plain differences are in test_ranking_paths.py.
 FUSED = [case for case in CASES if case.path.stem in ("protate", "boxe", "pairre", "hake", "mure", "ermlp", "atth")]
@@ -76,9 +80,67 @@ def test_a_width_that_was_not_announced_is_an_error():
     queries = Queries(torch.tensor([0]), torch.tensor([1]), Side.TAIL)
     with pytest.raises(ValueError, match=r"Half\.query makes 2 numbers: set query_dim"):
         model.score(queries)
+    model.query_dim = 2  # too late
+    with pytest.raises(ValueError, match=r"before super\(\).__init__"):
+        model.score(queries)
 
 
-@pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="needs a C++ compiler")
+@pytest.mark.parametrize("compile", [False, pytest.param(True, marks=needs_compiler)])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", ["mure", "atth", "rote"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_bias_that_is_no_number_is_seen_in_every_key(name, number, compile):
+    """The bias of the anchor is one for all candidates and changes no rank, but its score is no number."""
+    model = spread(next(case for case in CASES if case.path.stem == name).build()).eval()
+    with torch.no_grad():
+        model.entity.weight[3, -model.extra :] = number
+    queries = Queries(torch.tensor([3]), torch.tensor([1]), Side.TAIL)
+    with pytest.raises(NonFiniteScore, match="1 right answer"):
+        rank_queries(model, queries, torch.tensor([5]), None, RankingOptions(compile=compile))
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_more_kinds_of_kernels_than_torch_keeps_versions_of_one_function():
+    """A kernel that is not compiled would need memory for every pair's terms."""
+    query, candidates = torch.randn(5, 4), torch.randn(9, 4)
+    interpreted = []
+
+    class Kind(Manhattan):
+        def key_distance(self, query, candidate):
+            if not torch.compiler.is_compiling():
+                interpreted.append(type(self))
+            return super().key_distance(query, candidate)
+
+    for number in range(12):
+        similarity = type(f"Kind{number}", (Kind,), {})()
+        with torch.no_grad():
+            torch.testing.assert_close(compiled_key(similarity)(query, candidates), similarity(query, candidates))
+    assert interpreted == []
+
+
+def test_a_compiler_that_does_not_work_is_told_once_and_done_without(monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("Python.h: no such file\nand more")
+
+    monkeypatch.setattr(compiled.shutil, "which", lambda name: name)
+    monkeypatch.setattr(torch, "compile", broken)
+    compiled._fault_of.cache_clear()
+    try:
+        with pytest.warns(match="Python.h: no such file"):
+            assert not can_compile(CPU)
+        assert not compiled.worth_compiling(Manhattan(), 10**6, 10**6, 100, CPU)
+        model = spread(next(case for case in CASES if case.path.stem == "transe").build()).eval()
+        with pytest.raises(UserError, match=r"ranking.compile=true: torch.compile fails \(Python.h"):
+            rank_queries(model, mixed_queries(3), torch.tensor([0, 1, 2]), None, RankingOptions(compile=True))
+        monkeypatch.setattr(compiled.shutil, "which", lambda name: None)
+        compiled._fault_of.cache_clear()
+        assert compiled.compiler_fault(CPU) == "torch.compile needs a C++ compiler, and there is none"
+    finally:
+        compiled._fault_of.cache_clear()
+
+
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler, on its first use
 @pytest.mark.parametrize("case", FUSED, ids=str)
 def test_compiled_keys_order_candidates_as_scores_do(case: Case, monkeypatch):
@@ -98,7 +160,7 @@ def test_compiled_keys_order_candidates_as_scores_do(case: Case, monkeypatch):
     torch.testing.assert_close(keys.double() + constant, scores, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="needs a C++ compiler")
+@needs_compiler
 def test_a_kernel_is_made_once_and_travels_with_no_copy():
     similarity = Manhattan()
     key = compiled_key(similarity)

@@ -97,13 +97,16 @@ PROPOSALS = {
     "degree": lambda: Degree(),
     "in batch": lambda: InBatch(),
     "typed": lambda: Typed(),
+    "same type": lambda: SameType(),
 }
+# Entity 0 has both types, 1 and 2 the first, 3 the second, 4 one that it alone has; the others have none.
+KINDS = pl.DataFrame({"entity": [0, 0, 1, 2, 3, 4], "type": ["a", "b", "a", "a", "b", "c"]})
 
 
 @pytest.mark.parametrize("make", PROPOSALS.values(), ids=PROPOSALS)
 def test_draws_are_decided_by_the_generator(make):
     train = [(i % 50, 0, (7 * i) % 50) for i in range(200)]
-    proposal = ready(make(), graph_of(train, 50))
+    proposal = ready(make(), graph_of(train, 50).annotated(Annotations(types=KINDS)))
     first, again, other = (proposal.draw(asked(train, Side.TAIL), 30, generator(s)).candidates for s in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -123,7 +126,7 @@ class Mixed(Sides):
 @pytest.mark.parametrize("sides", [Both(), Alternate(), Bernoulli(), Mixed()], ids=lambda sides: type(sides).__name__)
 @pytest.mark.parametrize("make", PROPOSALS.values(), ids=PROPOSALS)
 def test_every_proposal_serves_all_sides_and_masks_train_only(make, sides, mask, device):
-    graph = graph_of(TRAIN, E, test=[(0, 0, 3), (4, 1, 9)])
+    graph = graph_of(TRAIN, E, test=[(0, 0, 3), (4, 1, 9)]).annotated(Annotations(types=KINDS))
     sampler = NegativeSampler(5, sides, make(), mask_known=mask)
     sampler.setup(graph, device)
     asks = 0
@@ -303,10 +306,6 @@ def test_unfinished_proposals_say_so():
             call()
     assert Proposal().loss(Negatives(torch.tensor([0])), torch.zeros(1, 1)) is None
     assert Asked(question.queries, question.target).contains(torch.tensor([0])) is None
-
-
-# Entity 0 has both types, 1 and 2 the first, 3 the second, 4 one that it alone has; 5 to 9 have none.
-KINDS = pl.DataFrame({"entity": [0, 0, 1, 2, 3, 4], "type": ["a", "b", "a", "a", "b", "c"]})
 
 
 @pytest.mark.parametrize(
