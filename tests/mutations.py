@@ -53,6 +53,7 @@ KNOWN = ("tests/data/test_known.py",)
 SPLITTING = ("tests/data/test_splitting.py",)
 EVALUATE = ("tests/tasks/test_evaluate.py",)
 COUNTING = ("tests/engine/test_counting.py",)
+PROJECTED = ("tests/models/test_projected.py",)
 RANKS = ("tests/metrics/test_ranks.py",)
 ANSWERS = ("tests/metrics/test_answers.py",)
 SAMPLER = ("tests/sampling/test_sampler.py",)
@@ -251,6 +252,27 @@ MUTATIONS = [
         "_GROUPS * _LANES * (_UNIT - 1)",
         "_GROUPS * _LANES * _UNIT",
         COUNTING,
+    ),
+    Mutation(
+        "a compiled kernel takes the first candidates for every part",
+        "kgc/engine/compiled.py",
+        "compiled(query, columns, place)",
+        "compiled(query, candidate[: len(columns)], place)",
+        PROJECTED,
+    ),
+    Mutation(
+        "head queries see candidates through the lens of tail queries",
+        "kgc/models/base.py",
+        "torch.where((number % 2 == 1).unsqueeze(-1), head, tail)",
+        "torch.where((number % 2 == 2).unsqueeze(-1), head, tail)",
+        PROJECTED,
+    ),
+    Mutation(
+        "query vectors made ahead are those of the last span",
+        "kgc/engine/certified.py",
+        "self._vectors[start - self._start : stop - self._start]",
+        "self._vectors[: stop - start]",
+        ("tests/engine/test_exact_queries_ahead.py",),
     ),
     Mutation(
         "tied documents are ordered the wrong way round",
