@@ -23,6 +23,7 @@ from kgc.models.base import KGEModel
 from kgc.models.distmult import DistMult
 from kgc.ranking import RankingOptions, describe, planned, rank_queries
 from kgc.scorers import TripleScorer
+from kgc.sharding import Shard
 from kgc.types import Queries, Side, Triples
 
 E, R = 60, 3
@@ -219,6 +220,17 @@ def test_what_is_described_is_what_is_done(large, monkeypatch):
     rank_queries(DistMult(5, 1, 4), queries, torch.tensor([1, 2, 3]))
     assert set(used) == {word} == {"compiled" if large else "eager"}
     assert asked == [2, 2]  # distinct questions
+
+
+def test_processes_that_share_a_table_decide_alike_on_compiling(monkeypatch):
+    """By the size of the whole table: their parts differ, and compiled keys of uncertified models round otherwise."""
+    seen = []
+    monkeypatch.setattr(ranking, "worth_compiling", lambda similarity, queries, entities, *rest: seen.append(entities))
+    for rank in (0, 1):
+        model = build("transh", 7, 1, 4)
+        model.shard = Shard(rank, 2, 7)
+        describe(model, Queries(torch.tensor([0]), torch.tensor([0]), Side.TAIL))
+    assert seen == [7, 7]
 
 
 def test_progress_counts_every_query_once():

@@ -458,6 +458,21 @@ def test_repeated_and_shared_triples_are_named(tmp_path, capsys, no_page):
     assert "triples in two splits: 1 in train and test\n" in said
 
 
+def test_choices_without_effect_are_told(tmp_path, capsys, no_page):
+    words = [
+        "trainer.compile=true",
+        "scheduler=plateau",
+        "loss=cross_entropy",
+        "model=distmult",
+        "trainer.max_epochs=2",
+    ]
+    runs.train(tmp_path / "run", *own_data(small(tmp_path / "data", valid=[])), *words)
+    said = capsys.readouterr().out
+    assert "warning: trainer.compile=true changes nothing: " in said
+    assert "scheduler=plateau keeps the learning rate" in said
+    assert "weights not used by this loss" in said
+
+
 def test_without_valid_split(tmp_path, capsys, no_page):
     values = runs.train(tmp_path / "run", *own_data(small(tmp_path / "data", valid=[])), "trainer.max_epochs=4")
     assert "warning: no valid split" in capsys.readouterr().out
